@@ -1,0 +1,128 @@
+"""Every exception that Interlock raises on purpose.
+
+    InterlockError
+    ├── SchedulerError             the run level refused: one code of a closed set (also a ValueError)
+    ├── InvalidInput               what a caller gave cannot be taken: says what to change
+    │   ├── InvalidWorkflow        a workflow definition, with every fault and its line
+    │   ├── UnknownStrategy        no assignment strategy of that name
+    │   └── UnknownTool            no tool of that id
+    ├── NotFound                   no task, device, host or definition of that id
+    ├── NotPermitted               the credential is unknown, or not good for this
+    ├── Conflict                   the state has moved on, or another body was given under the same key
+    │   ├── ReportConflict         another outcome was reported under the same lease
+    │   └── NotLocal               an assignment of another host
+    ├── LeaseSuperseded            the lease is lost, for ever: stop
+    ├── QueueFull                  the queue holds as many tasks as it may
+    ├── StoreHeld                  another process owns this database
+    └── Unavailable                the control plane cannot be reached, or cannot answer now
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class InterlockError(Exception):
+    """The root of the family. `code` is stable, for programs; the message says what happened and what to do."""
+
+    code = "interlock_error"
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        """What a program needs beside the code: ids, numbers, faults. Never a payload or a secret."""
+        return {}
+
+
+class SchedulerError(InterlockError, ValueError):
+    """The run level refused an argument or a restored checkpoint. The message is the code and nothing else."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class InvalidInput(InterlockError, ValueError):
+    """What a caller gave cannot be taken."""
+
+    code = "invalid_input"
+
+
+class InvalidWorkflow(InvalidInput):
+    """A workflow definition with faults: `faults` names each with its line."""
+
+    code = "invalid_workflow"
+
+    def __init__(self, faults: tuple[str, ...]) -> None:
+        super().__init__("; ".join(faults))
+        self.faults = faults
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        """Every fault, each beginning with `line N: `."""
+        return {"faults": list(self.faults)}
+
+
+class UnknownStrategy(InvalidInput):
+    """No assignment strategy is registered under that name."""
+
+    code = "unknown_strategy"
+
+
+class UnknownTool(InvalidInput):
+    """No tool is registered under that id."""
+
+    code = "unknown_tool"
+
+
+class NotFound(InterlockError, LookupError):
+    """There is no such task, device, host or definition."""
+
+    code = "not_found"
+
+
+class NotPermitted(InterlockError):
+    """The credential is unknown, or not good for what was asked."""
+
+    code = "not_permitted"
+
+
+class Conflict(InterlockError):
+    """The state has moved on, or the same key came with another body."""
+
+    code = "conflict"
+
+
+class ReportConflict(Conflict):
+    """Another outcome was already reported under the same lease."""
+
+    code = "report_conflict"
+
+
+class NotLocal(Conflict):
+    """The assignment is of a device that another host owns."""
+
+    code = "not_local"
+
+
+class LeaseSuperseded(InterlockError):
+    """The lease is lost and will never be good again: stop the work done under it."""
+
+    code = "lease_superseded"
+
+
+class QueueFull(InterlockError):
+    """The queue holds as many tasks as it may. Nothing was written: come back later."""
+
+    code = "queue_full"
+
+
+class StoreHeld(InterlockError):
+    """Another process owns this database: talk to it through its API."""
+
+    code = "store_held"
+
+
+class Unavailable(InterlockError):
+    """The control plane cannot be reached, or cannot answer now."""
+
+    code = "unavailable"
