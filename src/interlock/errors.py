@@ -1,20 +1,20 @@
 """Every exception that Interlock raises on purpose.
 
-    InterlockError
-    ├── SchedulerError             the run level refused: one code of a closed set (also a ValueError)
-    ├── InvalidInput               what a caller gave cannot be taken: says what to change
-    │   ├── InvalidWorkflow        a workflow definition, with every fault and its line
-    │   ├── UnknownStrategy        no assignment strategy of that name
-    │   └── UnknownTool            no tool of that id
-    ├── NotFound                   no task, device, host or definition of that id
-    ├── NotPermitted               the credential is unknown, or not good for this
-    ├── Conflict                   the state has moved on, or another body was given under the same key
-    │   ├── ReportConflict         another outcome was reported under the same lease
-    │   └── NotLocal               an assignment of another host
-    ├── LeaseSuperseded            the lease is lost, for ever: stop
-    ├── QueueFull                  the queue holds as many tasks as it may
-    ├── StoreHeld                  another process owns this database
-    └── Unavailable                the control plane cannot be reached, or cannot answer now
+InterlockError
+├── SchedulerError             the run level refused: one code of a closed set (also a ValueError)
+├── InvalidInput               what a caller gave cannot be taken: says what to change
+│   ├── InvalidWorkflow        a workflow definition, with every fault and its line
+│   ├── UnknownStrategy        no assignment strategy of that name
+│   └── UnknownTool            no tool of that id
+├── NotFound                   no task, device, host or definition of that id
+├── NotPermitted               the credential is unknown, or not good for this
+├── Conflict                   the state has moved on, or another body was given under the same key
+│   ├── ReportConflict         another outcome was reported under the same lease
+│   └── NotLocal               an assignment of another host
+├── LeaseSuperseded            the lease is lost, for ever: stop
+├── QueueFull                  the queue holds as many tasks as it may
+├── StoreHeld                  another process owns this database
+└── Unavailable                the control plane cannot be reached, or cannot answer now
 """
 
 from __future__ import annotations
