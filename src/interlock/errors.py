@@ -14,6 +14,8 @@ InterlockError
 ├── LeaseSuperseded            the lease is lost, for ever: stop
 ├── QueueFull                  the queue holds as many tasks as it may
 ├── StoreHeld                  another process owns this database
+├── VaultLocked                what the vault holds cannot be opened with the keys at hand
+├── ToolFailed                 a tool call of a goal failed for certain: the agent may go on
 └── Unavailable                the control plane cannot be reached, or cannot answer now
 """
 
@@ -120,6 +122,27 @@ class StoreHeld(InterlockError):
     """Another process owns this database: talk to it through its API."""
 
     code = "store_held"
+
+
+class VaultLocked(InterlockError):
+    """What the vault holds cannot be opened: the keys at hand did not seal it, or its key file is not usable."""
+
+    code = "vault_locked"
+
+
+class ToolFailed(InterlockError):
+    """A tool call of a goal failed for certain, so its agent may go on.
+
+    `cause` is a word of a closed set and `output` what the tool left, for the agent alone: it is in no message.
+    """
+
+    code = "tool_failed"
+
+    def __init__(self, tool_id: str, cause: str, output: object = None) -> None:
+        super().__init__(f"{tool_id} failed: {cause}")
+        self.tool_id = tool_id
+        self.cause = cause
+        self.output = output
 
 
 class Unavailable(InterlockError):
