@@ -96,6 +96,7 @@ async def end_tree(roots: Roots, *, grace_seconds: float) -> bool:
         living = _living(roots)
         reap({each.pid for each in seen} - roots.sessions)
         if not living:
+            reap_followers(roots.sessions)
             return True
         seen.update(living)
         await _signal(living, signal.SIGKILL, _ROUND_SECONDS)
@@ -107,6 +108,12 @@ def reap(pids: Iterable[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
+
+
+def reap_followers(sessions: Iterable[int]) -> None:
+    """Collect the dead of some sessions that have become children of this process, all but the leaders."""
+    wanted = set(sessions)
+    reap({each.pid for each in processes().values() if each.zombie and each.session in wanted} - wanted)
 
 
 def _living(roots: Roots) -> list[Process]:

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from interlock.drivers.process_tree import MARK, Roots, end_tree, ended, processes, reap
+from interlock.drivers.process_tree import MARK, Roots, end_tree, ended, processes, reap, reap_followers
 from interlock.guard.canonical import fitted
 from interlock.guard.shielding import to_the_end
 
-_SCRIPT = """cd -- "$2" && sh -c "$1" 3>&- 4<&-
+_SCRIPT = """cd -- "$2" && unset OLDPWD && sh -c "$1" 3>&- 4<&-
 status=$?
 read -r nonce <&4
 printf '%s %s\\n' "$nonce" "$status" >&3
@@ -102,7 +102,10 @@ class Shell:
                     "/bin/sh",
                     ["sh", "-c", _SCRIPT, "interlock", command, str(self.directory)],
                     {**self.environment, MARK: mark},
-                    file_actions=[(os.POSIX_SPAWN_DUP2, held, number) for number, held in moved.items()],
+                    file_actions=[
+                        *((os.POSIX_SPAWN_DUP2, held, number) for number, held in moved.items()),
+                        *((os.POSIX_SPAWN_CLOSE, held) for held in _inherited() if held not in moved),
+                    ],
                     setsid=True,
                     setsigmask=[],
                     setsigdef=[signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD],
@@ -131,6 +134,7 @@ class Shell:
         if any(not each.zombie for each in processes().values() if each.session == shell):
             self._sessions.add(shell)
         else:
+            reap_followers({shell})
             reap({shell})
 
 
@@ -202,6 +206,15 @@ def _nonce_pipe(nonce: str) -> int:
     with _opened(sink):
         os.write(sink, f"{nonce}\n".encode())
     return source
+
+
+def _inherited() -> list[int]:
+    """What a command would get of this process beside its own: a worker's way to its agent may be among it."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names, not paths
+        with contextlib.suppress(OSError):  # the descriptor of this very listing is gone
+            found += [int(name)] if os.get_inheritable(int(name)) else []
+    return found
 
 
 def _above(descriptor: int) -> int:

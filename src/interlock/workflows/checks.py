@@ -37,19 +37,22 @@ def edges(parts: Parts, arguments: Mapping[str, Fields]) -> dict[str, tuple[str,
     found = {}
     for name, step in parts.steps.items():
         used = {each.name for each in references(arguments[name]) if each.source == "steps"}
-        found[name] = tuple(sorted((used | {each.value for each in step.needs}) & set(parts.steps) - {name}))
+        wanted = used | {each.value for each in step.needs}
+        found[name] = tuple(sorted(each for each in wanted if each in parts.steps and each != name))
     return found
 
 
 def _arguments(step: RawStep, parts: Parts, faults: Faults) -> Fields:
-    fields = [(key, _template(item, faults, step, parts)) for key, item in step.arguments.value.items()]
+    fields = [(key, _template(item, faults, step, parts)) for key, item in sorted(step.arguments.value.items())]
     return Fields(tuple(fields))
 
 
 def _template(item: Located, faults: Faults, step: RawStep, parts: Parts) -> Template:
     """Parse every string in an argument; a fault leaves the string out and is noted with its line."""
     if isinstance(item.value, dict):
-        return Fields(tuple((key, _template(inside, faults, step, parts)) for key, inside in item.value.items()))
+        return Fields(
+            tuple((key, _template(inside, faults, step, parts)) for key, inside in sorted(item.value.items()))
+        )
     if isinstance(item.value, list):
         return Items(tuple(_template(inside, faults, step, parts) for inside in item.value))
     if not isinstance(item.value, str):
