@@ -51,7 +51,8 @@ class Policy:
             message = "a policy is a mapping with the keys tools and agents"
             raise InvalidInput(message)
         faults = [f"{key!r} is not a key of a policy: use tools, agents" for key in set(document) - {"tools", "agents"}]
-        tools, agents = document.get("tools") or {}, document.get("agents") or []
+        tools = {} if document.get("tools") is None else document["tools"]
+        agents = [] if document.get("agents") is None else document["agents"]
         faults += [*_tool_faults(tools), *_agent_faults(agents)]
         if faults:
             raise InvalidInput("; ".join(sorted(faults)))

@@ -29,4 +29,4 @@ def ending_of(reason: StopReason, *, cancel_asked: bool, output: str | None = No
 
 def failed(reason: str) -> Ending:
     """The ending of a task that failed for a reason which no run has."""
-    return Ending(EndKind.FAILED, reason)
+    return Ending(EndKind.FAILED, str(reason))

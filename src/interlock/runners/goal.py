@@ -135,7 +135,7 @@ def _conclusion(task: asyncio.Task[Ending], calls: GoalCalls) -> Ending | StopRe
 async def _outcome(agent: Agent, goal: str, tools: GoalTools, context: GoalContext) -> Ending:
     """Run the agent. Of an error nothing is kept but that there was one: its text may hold what is protected."""
     try:
-        return Ending(EndKind.DONE, StopReason.COMPLETED, bounded(await agent(goal, tools, context)))
+        return Ending(EndKind.DONE, StopReason.COMPLETED.value, bounded(await agent(goal, tools, context)))
     except (Exception, SystemExit):  # noqa: BLE001 - the agent is the user's own code
         return failed(AGENT_FAILED)
 
