@@ -1,0 +1,299 @@
+"""The store's whole interface: `commit` writes, in operations; `snapshot` and the reads look.
+
+An operation is a small frozen value that carries the ids it will make, so that one whose answer was lost is asked again
+without being done twice. Every time and duration is in microseconds by the store's own clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from interlock.fleet.model import (
+    AttemptId,
+    Constraints,
+    DeviceId,
+    DeviceRef,
+    HandOver,
+    HostId,
+    LeaseId,
+    RunSave,
+    Settlement,
+    TaskId,
+)
+from interlock.fleet.strategies import Snapshot, Submission
+from interlock.fleet.transitions import AttemptEnd
+
+Row = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Applied:
+    """The operation was done, and is durable. `value` is what it made, by operation."""
+
+    value: object = None
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The operation was not done and wrote nothing. `code` is of a closed set, `detail` says more."""
+
+    code: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """The operation had been done before. `value` is as `Applied` gave it, but durations are those left now."""
+
+    value: object = None
+
+
+Outcome = Applied | Refused | Replayed
+
+
+class Ranker(Protocol):
+    """Gives a submission its rank, once its time is known."""
+
+    def rank(self, submission: Submission) -> int:
+        """See `AssignmentStrategy.rank`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Define:
+    """Keep a workflow definition under its digest."""
+
+    digest: str
+    name: str
+    sealed: str
+
+
+@dataclass(frozen=True)
+class Submit:
+    """Queue a task. Refused: `queue_full`, `idempotency_conflict`, `too_many_shapes`, `not_found` (workflow)."""
+
+    task_id: TaskId
+    kind: str
+    label: str
+    sealed: str
+    body_digest: str
+    workflow: str | None
+    constraints: Constraints
+    ranker: Ranker
+    submitter: str = ""
+    priority: int = 0
+    idempotency_key: str | None = None
+    max_attempts: int = 3
+    max_queue_depth: int = 10_000
+
+
+@dataclass(frozen=True)
+class Grant:
+    """Bind a queued task to an idle device by a new attempt with its lease: the pair as a strategy chose it."""
+
+    attempt_id: AttemptId
+    lease_id: LeaseId
+    task_id: TaskId
+    device_id: DeviceId
+    claim_ttl: int
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Take up to `limit` assigned attempts of a host. The same `claim_id` again gives the same ones."""
+
+    host: HostId
+    claim_id: str
+    limit: int
+    lease_ttl: int
+
+
+@dataclass(frozen=True)
+class Renew:
+    """Extend a claimed lease. Applied with whether a cancel was asked for."""
+
+    host: HostId
+    lease_id: LeaseId
+    lease_ttl: int
+
+
+@dataclass(frozen=True)
+class SaveRun:
+    """Store a checkpoint under a lease. Refused: `lease_superseded`, `stale_save`."""
+
+    host: HostId
+    lease_id: LeaseId
+    save: RunSave
+
+
+@dataclass(frozen=True)
+class HandOverEffect:
+    """Write *handed over* under a lease. Refused: `lease_superseded`, `handed_over_before`."""
+
+    host: HostId
+    lease_id: LeaseId
+    entry: HandOver
+
+
+@dataclass(frozen=True)
+class WithdrawEffect:
+    """Write *withdrawn* under a lease. Refused: `lease_superseded`, `not_handed_over`."""
+
+    host: HostId
+    lease_id: LeaseId
+    run_id: str
+    action_id: str
+
+
+@dataclass(frozen=True)
+class SettleCall:
+    """Write outcome, evidence and sealed output under a lease. Refused: `lease_superseded`, `not_handed_over`."""
+
+    host: HostId
+    lease_id: LeaseId
+    settlement: Settlement
+
+
+@dataclass(frozen=True)
+class EndAttempt:
+    """Close an attempt as its host reports it: a finish or a release. `result` is sealed.
+
+    Refused: `lease_superseded` (kept as evidence on the old attempt), `report_conflict`. A repeat is `Replayed`.
+    """
+
+    host: HostId
+    lease_id: LeaseId
+    end: AttemptEnd
+    reason: str
+    result: str | None = None
+    stopped: bool = False
+    clean: bool = False
+    retry_first: int = 1_000_000
+    retry_longest: int = 60_000_000
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """Cancel a task: Applied with `cancelled`, `cancel_requested` or, for a terminal one, its status."""
+
+    task_id: TaskId
+
+
+@dataclass(frozen=True)
+class DeviceReport:
+    """A device as its host reports it: already checked, or with the `fault` that keeps it out of the pool."""
+
+    serial: str
+    driver_type: str
+    tags: frozenset[str] = frozenset()
+    exclusive_tags: frozenset[str] = frozenset()
+    fault: str | None = None
+
+
+@dataclass(frozen=True)
+class Beat:
+    """A host is alive, with these devices: registers what is new and never touches a reservation.
+
+    Applied with the ids of the leases of this host that are live, those with a cancel request among them, and the
+    devices whose stop the store waits for.
+    """
+
+    host: HostId
+    boot_id: str
+    generation: str
+    devices: tuple[DeviceReport, ...]
+
+
+@dataclass(frozen=True)
+class Goodbye:
+    """A host leaves: it is no longer present, and attempts that it has not claimed go back at once."""
+
+    host: HostId
+    generation: str
+
+
+@dataclass(frozen=True)
+class ConfirmStopped:
+    """A host says that nothing of an ended attempt is left on its device, and perhaps that it is clean."""
+
+    host: HostId
+    serial: str
+    clean: bool
+
+
+@dataclass(frozen=True)
+class SetService:
+    """An operator takes a device out of service or back: `in_service`, `draining` or `quarantined`, with a reason."""
+
+    device: DeviceRef
+    service: str
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class ForceRelease:
+    """An operator frees a device whatever holds it; a live attempt of it ends as expired. Always audited."""
+
+    device: DeviceRef
+    retry_first: int = 1_000_000
+    retry_longest: int = 60_000_000
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """End every attempt whose deadline has passed, and offer what was held until now."""
+
+    retry_first: int = 1_000_000
+    retry_longest: int = 60_000_000
+
+
+@dataclass(frozen=True)
+class RegisterHost:
+    """Make a host known under the hash of its credential, or give it a new credential."""
+
+    host: HostId
+    token_hash: str
+
+
+Operation = (
+    Define
+    | Submit
+    | Grant
+    | Claim
+    | Renew
+    | SaveRun
+    | HandOverEffect
+    | WithdrawEffect
+    | SettleCall
+    | EndAttempt
+    | Cancel
+    | Beat
+    | Goodbye
+    | ConfirmStopped
+    | SetService
+    | ForceRelease
+    | Sweep
+    | RegisterHost
+)
+
+
+class Store(Protocol):
+    """A durable home for the fleet. Reads see only what is durable."""
+
+    async def commit(self, operations: Sequence[Operation]) -> list[Outcome]:
+        """Do each operation or refuse it alone, all in order; return once what was done is durable."""
+        ...
+
+    async def snapshot(self, *, most: int) -> Snapshot:
+        """What one pass of a strategy decides on, at most so many tasks of each shape."""
+        ...
+
+    async def rows(self, query: str, **parameters: object) -> list[Row]:
+        """The rows of a named read."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what was asked for, and let go of the database."""
+        ...

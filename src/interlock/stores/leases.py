@@ -1,0 +1,273 @@
+"""Operations on leases: grant, claim, renew, the ends of an attempt, cancel and the sweep."""
+
+from __future__ import annotations
+
+from interlock.fleet.matching import obstacle
+from interlock.fleet.model import Occupancy, Service, TaskStatus
+from interlock.fleet.store import (
+    Applied,
+    Cancel,
+    Claim,
+    EndAttempt,
+    Goodbye,
+    Grant,
+    Outcome,
+    Renew,
+    Replayed,
+    Row,
+    Sweep,
+)
+from interlock.fleet.transitions import (
+    DEVICE_MOVES,
+    RELEASES,
+    UNCOUNTED,
+    AttemptEnd,
+    Closing,
+    DeviceEvent,
+    Tally,
+    TaskEvent,
+    close_attempt,
+    retry_delay_seconds,
+)
+from interlock.stores.queue import cancel_queued, end_task, offer_due, requeue, take, task_to_cancel
+from interlock.stores.transaction import Refusal, Transaction, constraints_of, number, pooled_device, text
+
+LOSSES_TO_QUARANTINE = 5
+_MICROSECONDS = 1_000_000
+
+
+def grant(tx: Transaction, operation: Grant) -> Outcome:
+    """Bind a queued task to an idle device, if both still are, under a lease that is to be claimed soon."""
+    if tx.row("attempt", attempt=operation.attempt_id) is not None:
+        return Replayed(operation.attempt_id)
+    take(tx, operation.task_id)
+    if not tx.write("delete_idle", device=operation.device_id):
+        raise Refusal("device_reserved")
+    device = tx.row("device_by_id", device=operation.device_id)
+    task = tx.row("task", task=operation.task_id)
+    if device is None or task is None:
+        raise Refusal("not_found")
+    seen = pooled_device(device, occupancy="idle", now=tx.now(), presence=tx.presence)
+    reason = obstacle(constraints_of(task), seen)
+    if reason is not None:
+        raise Refusal("device_unsuitable", reason)
+    _bind(tx, operation, device)
+    return Applied(operation.attempt_id)
+
+
+def _bind(tx: Transaction, operation: Grant, device: Row) -> None:
+    fence = tx.row("raise_fence", device=operation.device_id)
+    attempt_number = tx.row("next_number", task=operation.task_id)
+    if fence is None or attempt_number is None:
+        raise Refusal("not_found")
+    tx.write(
+        "insert_attempt",
+        attempt=operation.attempt_id,
+        lease=operation.lease_id,
+        task=operation.task_id,
+        number=attempt_number["number"],
+        device=operation.device_id,
+        host=device["host"],
+        serial=device["serial"],
+        fence=fence["fence"],
+    )
+    tx.write(
+        "insert_lease",
+        lease=operation.lease_id,
+        attempt=operation.attempt_id,
+        task=operation.task_id,
+        device=operation.device_id,
+        host=device["host"],
+        ttl=operation.claim_ttl,
+    )
+
+
+def claim(tx: Transaction, operation: Claim) -> Outcome:
+    """Take assigned attempts of a host; applied with their lease ids and how long each lease is good from now."""
+    before = tx.rows("attempts_by_claim", claim_id=operation.claim_id)
+    if before:
+        return _claimed_before(tx, operation, before)
+    taken: list[tuple[str, int]] = []
+    for lease in tx.rows("leases_to_claim", host=operation.host, most=operation.limit):
+        if tx.write("claim_lease", lease=lease["id"], ttl=operation.lease_ttl):
+            tx.write("claim_attempt", attempt=lease["attempt"], claim_id=operation.claim_id)
+            taken.append((text(lease, "id"), operation.lease_ttl))
+    return Applied(tuple(taken))
+
+
+def _claimed_before(tx: Transaction, operation: Claim, attempts: list[Row]) -> Outcome:
+    if any(attempt["host"] != operation.host for attempt in attempts):
+        raise Refusal("lease_superseded")
+    now = tx.now()
+    live = [tx.row("lock_lease", lease=attempt["lease"]) for attempt in attempts]
+    left = [(text(row, "id"), number(row, "expires_at") - now) for row in live if row is not None]
+    left = [(lease, remaining) for lease, remaining in left if remaining > 0]
+    if not left:
+        raise Refusal("lease_superseded")
+    return Replayed(tuple(left))
+
+
+def live_lease(tx: Transaction, host: str, lease_id: str) -> Row:
+    """The row of a claimed lease of this host that is still good: the fence, which every guarded write passes first.
+
+    The row is locked before the time is judged, so that no sweep can come in between.
+    """
+    lease = tx.row("lock_lease", lease=lease_id)
+    if lease is None or lease["host"] != host or lease["state"] != "claimed":
+        raise Refusal("lease_superseded")
+    if number(lease, "expires_at") <= tx.now():
+        raise Refusal("lease_superseded")
+    return lease
+
+
+def renew(tx: Transaction, operation: Renew) -> Outcome:
+    """Extend a lease that is still good. Applied with whether a cancel was asked for."""
+    lease = live_lease(tx, operation.host, operation.lease_id)
+    if not tx.write("renew_lease", lease=operation.lease_id, ttl=operation.lease_ttl):
+        raise Refusal("lease_superseded")
+    task = tx.row("task", task=lease["task"])
+    return Applied(task is not None and task["cancel_requested_at"] is not None)
+
+
+def end_attempt(tx: Transaction, operation: EndAttempt) -> Outcome:
+    """Close an attempt as its host reports. A report under a lost lease changes nothing and is kept as evidence."""
+    attempt = tx.row("attempt_by_lease", lease=operation.lease_id)
+    if attempt is None or attempt["host"] != operation.host:
+        raise Refusal("lease_superseded")
+    report = f"{operation.end.value} {operation.reason}"
+    if attempt["report"] is not None:
+        if attempt["report"] != report:
+            raise Refusal("report_conflict", text(attempt, "report"))
+        return Replayed()
+    try:
+        lease = live_lease(tx, operation.host, operation.lease_id)
+    except Refusal:
+        tx.write("keep_late_report", attempt=attempt["id"], report=report)
+        return Applied("lease_superseded")
+    _close(tx, lease, operation, report=report)
+    return Applied()
+
+
+def _close(tx: Transaction, lease: Row, ended: EndAttempt, *, report: str | None) -> None:
+    """End an attempt: its lease, its device, its task and its record, in one transaction."""
+    task = tx.row("task", task=lease["task"])
+    if task is None:
+        raise Refusal("not_found")
+    claimed = lease["state"] == "claimed"
+    tally = Tally(number(task, "counted"), number(task, "max_attempts"), number(task, "uncounted"))
+    closing = close_attempt(
+        ended.end,
+        claimed=claimed,
+        cancel_requested=task["cancel_requested_at"] is not None or ended.end is AttemptEnd.CANCELLED,
+        tally=tally,
+        stopped=ended.stopped,
+        clean=ended.clean,
+    )
+    tx.write("delete_lease", lease=lease["id"])
+    _vacate(tx, lease, closing.device, claimed=claimed)
+    _judge_device(tx, lease, ended.end, claimed=claimed)
+    _move_task(tx, task, closing, ended)
+    tx.write("end_attempt", attempt=lease["attempt"], end_kind=ended.end.value, reason=ended.reason, report=report)
+
+
+def _vacate(tx: Transaction, lease: Row, event: DeviceEvent, *, claimed: bool) -> None:
+    occupancy = DEVICE_MOVES[Occupancy.BUSY if claimed else Occupancy.RESERVED, event]
+    if occupancy is Occupancy.IDLE:
+        tx.write("insert_idle", device=lease["device"])
+    else:
+        tx.write("insert_vacating", device=lease["device"], state=occupancy.value, attempt=lease["attempt"])
+
+
+def _judge_device(tx: Transaction, lease: Row, end: AttemptEnd, *, claimed: bool) -> None:
+    """Quarantine a device that has failed its tasks several times in a row; one that worked starts anew."""
+    if end not in {AttemptEnd.LEASE_EXPIRED, AttemptEnd.WORKER_LOST}:
+        if end not in UNCOUNTED:
+            tx.write("forget_losses", device=lease["device"])
+        return
+    if not claimed:
+        return
+    device = tx.row("count_loss", device=lease["device"])
+    if device and number(device, "losses") >= LOSSES_TO_QUARANTINE and device["service"] == Service.IN_SERVICE.value:
+        reason = f"{LOSSES_TO_QUARANTINE} attempts in a row were lost on it, the last by {end.value}"
+        tx.write("set_service", device=lease["device"], service=Service.QUARANTINED.value, reason=reason)
+
+
+def _move_task(tx: Transaction, task: Row, closing: Closing, ended: EndAttempt) -> None:
+    if ended.end is AttemptEnd.LEASE_EXPIRED or ended.end in RELEASES:
+        uncounted = ended.end in UNCOUNTED
+        tx.write("count_end", task=task["id"], counted=int(not uncounted), uncounted=int(uncounted))
+    if closing.task is not TaskEvent.REQUEUE:
+        reason = ended.reason if closing.task is TaskEvent.FINISH_FAILED else closing.reason
+        end_task(tx, task, closing.task, reason=reason, result=ended.result)
+        return
+    failures = number(task, "counted") + number(task, "uncounted") + 1
+    delay = retry_delay_seconds(
+        failures, first=ended.retry_first / _MICROSECONDS, longest=ended.retry_longest / _MICROSECONDS
+    )
+    requeue(tx, task, delay=int(delay * _MICROSECONDS), reason="retry_backoff")
+
+
+def expire(tx: Transaction, lease: Row, sweep: Sweep) -> None:
+    """End an attempt whose deadline has passed, or that an operator ends by force."""
+    ended = EndAttempt(
+        host=lease["host"],  # type: ignore[arg-type]
+        lease_id=lease["id"],  # type: ignore[arg-type]
+        end=AttemptEnd.LEASE_EXPIRED,
+        reason=AttemptEnd.LEASE_EXPIRED.value,
+        retry_first=sweep.retry_first,
+        retry_longest=sweep.retry_longest,
+    )
+    _close(tx, lease, ended, report=None)
+
+
+def sweep(tx: Transaction, operation: Sweep) -> Outcome:
+    """End what has expired, one lease apart from the other, and offer what is due. Applied with both counts."""
+    expired = 0
+    for lease in tx.rows("leases_expired"):
+        try:
+            with tx.apart():
+                expire(tx, lease, operation)
+        except Refusal:
+            continue
+        expired += 1
+    offered = offer_due(tx)
+    tx.write("upkeep_swept")
+    return Applied((expired, offered))
+
+
+def goodbye(tx: Transaction, operation: Goodbye) -> Outcome:
+    """A host leaves: what it has not claimed goes back at once."""
+    if not tx.write("goodbye", host=operation.host, generation=operation.generation):
+        raise Refusal("another_generation")
+    for lease in tx.rows("assigned_of_host", host=operation.host):
+        not_started = EndAttempt(
+            operation.host,
+            lease["id"],  # type: ignore[arg-type]
+            AttemptEnd.NOT_STARTED,
+            AttemptEnd.NOT_STARTED.value,
+            retry_first=0,
+        )
+        _close(tx, lease, not_started, report=None)
+    return Applied()
+
+
+def cancel(tx: Transaction, operation: Cancel) -> Outcome:
+    """Cancel what nobody runs, ask for the rest; applied with which it was, or with the status of a terminal task."""
+    task = task_to_cancel(tx, operation)
+    status = TaskStatus(text(task, "status"))
+    if status.terminal:
+        return Applied(status.value)
+    lease = tx.row("lease_of_task", task=operation.task_id)
+    if lease is None:
+        return cancel_queued(tx, task)
+    if lease["state"] == "claimed":
+        tx.write("request_cancel", task=operation.task_id)
+        return Applied("cancel_requested")
+    cancelled = EndAttempt(
+        lease["host"],  # type: ignore[arg-type]
+        lease["id"],  # type: ignore[arg-type]
+        AttemptEnd.CANCELLED,
+        AttemptEnd.CANCELLED.value,
+    )
+    _close(tx, lease, cancelled, report=None)
+    return Applied(TaskStatus.CANCELLED.value)

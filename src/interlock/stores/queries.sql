@@ -1,0 +1,385 @@
+-- Every statement that the stores run. A header line gives a name and a sentence; `(sqlite)` and `(postgres)` mark
+-- the two forms of a statement that cannot be one text. `interlock_now()` is the store's clock in microseconds.
+
+-- clock: What time it is by the store.
+SELECT interlock_now() AS now;
+
+-- upkeep: When the store last wrote and last swept.
+SELECT clock_at, swept_at FROM upkeep WHERE id = 1;
+
+-- upkeep_start: Note the first sweep of a new database.
+INSERT INTO upkeep (id, clock_at, swept_at) VALUES (1, interlock_now(), interlock_now());
+
+-- upkeep_tick: Remember the time of a write, so that the clock never goes behind it.
+UPDATE upkeep SET clock_at = interlock_now() WHERE id = 1;
+
+-- upkeep_swept: Remember the time of a sweep.
+UPDATE upkeep SET swept_at = interlock_now() WHERE id = 1;
+
+-- outage_grace: Move every deadline that an outage may have eaten to at least one grace period from now.
+UPDATE lease SET expires_at = interlock_now() + :grace WHERE expires_at < interlock_now() + :grace;
+
+-- define_workflow: Keep a definition under its digest.
+INSERT INTO workflow (digest, name, sealed, created_at) VALUES (:digest, :name, :sealed, interlock_now())
+ON CONFLICT (digest) DO NOTHING;
+
+-- workflow: A definition by its digest.
+SELECT digest, name, sealed FROM workflow WHERE digest = :digest;
+
+-- task_by_key: The task that a submitter already made under an idempotency key.
+SELECT id, body_digest FROM task WHERE submitter = :submitter AND idempotency_key = :key;
+
+-- task: One task, with what its status follows from.
+SELECT task.*, task_status.status FROM task JOIN task_status ON task_status.task = task.id WHERE task.id = :task;
+
+-- insert_task: Keep a submitted task.
+INSERT INTO task (
+  id, kind, label, sealed, body_digest, workflow, driver_type, tags, pin, rank, submitter, priority, idempotency_key,
+  max_attempts, submitted_at
+) VALUES (
+  :task, :kind, :label, :sealed, :body_digest, :workflow, :driver_type, :tags, :pin, :rank, :submitter, :priority,
+  :idempotency_key, :max_attempts, :submitted_at
+) RETURNING seq;
+
+-- depth_enter: Count one more queued task, unless there are as many as there may be.
+UPDATE depth SET queued = queued + 1 WHERE id = 1 AND queued < :most;
+
+-- depth_return: Count one more queued task, whatever the limit: it was admitted before.
+UPDATE depth SET queued = queued + 1 WHERE id = 1;
+
+-- depth_leave: Count one queued task less.
+UPDATE depth SET queued = queued - 1 WHERE id = 1;
+
+-- depth: How many tasks are queued, held ones among them.
+SELECT queued FROM depth WHERE id = 1;
+
+-- shape: The id of a shape.
+SELECT id FROM shape WHERE wanted = :wanted;
+
+-- shape_count: How many shapes are live.
+SELECT count(*) AS live FROM shape;
+
+-- insert_shape: Give a shape an id that was never given before.
+INSERT INTO shape (wanted) VALUES (:wanted) RETURNING id;
+
+-- drop_shape: Forget a shape that no ready task has.
+DELETE FROM shape WHERE id = :shape AND NOT EXISTS (SELECT 1 FROM ready WHERE ready.shape = :shape);
+
+-- insert_ready: Offer a queued task.
+INSERT INTO ready (task, shape, pin, rank, seq) VALUES (:task, :shape, :pin, :rank, :seq);
+
+-- delete_ready: Take a task out of the offered ones.
+DELETE FROM ready WHERE task = :task RETURNING shape;
+
+-- insert_held: Keep a queued task from being offered until a time.
+INSERT INTO held (task, until, reason) VALUES (:task, :until, :reason);
+
+-- delete_held: Take a task out of the held ones.
+DELETE FROM held WHERE task = :task RETURNING until;
+
+-- held: Why and until when a task is held.
+SELECT until, reason FROM held WHERE task = :task;
+
+-- held_due: Held tasks whose time has come.
+SELECT task FROM held WHERE until <= interlock_now() ORDER BY until LIMIT 1000;
+
+-- held_first: When the first held task is due.
+SELECT min(until) AS until FROM held;
+
+-- end_task: Make a task terminal, once.
+UPDATE task SET ended_at = interlock_now(), end_status = :status, end_reason = :reason, result = :result
+WHERE id = :task AND end_status IS NULL;
+
+-- request_cancel: Ask for a dispatched task to be cancelled.
+UPDATE task SET cancel_requested_at = interlock_now() WHERE id = :task AND cancel_requested_at IS NULL;
+
+-- count_end: Count the end of an attempt, where it counts.
+UPDATE task SET counted = counted + :counted, uncounted = uncounted + :uncounted WHERE id = :task;
+
+-- host_by_token: The host that a credential belongs to.
+SELECT id FROM host WHERE token_hash = :token_hash;
+
+-- register_host: Make a host known, or give it a new credential.
+INSERT INTO host (id, token_hash, registered_at) VALUES (:host, :token_hash, interlock_now())
+ON CONFLICT (id) DO UPDATE SET token_hash = excluded.token_hash;
+
+-- host: One host.
+SELECT * FROM host WHERE id = :host;
+
+-- hosts: Every host.
+SELECT *, interlock_now() AS now FROM host ORDER BY id;
+
+-- beat: A host was heard of.
+UPDATE host SET boot_id = :boot_id, generation = :generation, last_beat_at = interlock_now() WHERE id = :host;
+
+-- goodbye: A host has left.
+UPDATE host SET last_beat_at = NULL WHERE id = :host AND generation = :generation;
+
+-- device: One device by its identity.
+SELECT * FROM device WHERE host = :host AND serial = :serial;
+
+-- device_by_id: One device by its id, with what makes it a candidate.
+SELECT device.*, host.last_beat_at FROM device JOIN host ON host.id = device.host WHERE device.id = :device;
+
+-- devices_of_host: Every device of a host.
+SELECT * FROM device WHERE host = :host;
+
+-- devices: Every device, with what its state follows from.
+SELECT
+  device.*, device_occupancy.occupancy, host.last_beat_at, idle.since AS idle_since, lease.task AS task,
+  vacating.attempt AS vacating_attempt
+FROM device
+JOIN device_occupancy ON device_occupancy.device = device.id
+JOIN host ON host.id = device.host
+LEFT JOIN idle ON idle.device = device.id
+LEFT JOIN lease ON lease.device = device.id
+LEFT JOIN vacating ON vacating.device = device.id
+ORDER BY device.host, device.serial;
+
+-- insert_device: Make a device known.
+INSERT INTO device (id, host, serial, driver_type, tags, exclusive_tags, service, service_reason, registered_at)
+VALUES (:device, :host, :serial, :driver_type, :tags, :exclusive_tags, :service, :service_reason, interlock_now());
+
+-- update_device: A device is reported with other capabilities, or again.
+UPDATE device SET driver_type = :driver_type, tags = :tags, exclusive_tags = :exclusive_tags, reported = 1
+WHERE id = :device;
+
+-- unreport_device: A device is no longer reported by its host.
+UPDATE device SET reported = 0 WHERE id = :device;
+
+-- set_service: Take a device out of service, or back.
+UPDATE device SET service = :service, service_reason = :reason, losses = 0 WHERE id = :device;
+
+-- count_loss: Count one more infrastructure failure in a row.
+UPDATE device SET losses = losses + 1 WHERE id = :device RETURNING losses, service;
+
+-- forget_losses: The device has worked.
+UPDATE device SET losses = 0 WHERE id = :device AND losses > 0;
+
+-- raise_fence: Give the device's next fence.
+UPDATE device SET fence = fence + 1 WHERE id = :device RETURNING fence;
+
+-- insert_idle: The device can be offered.
+INSERT INTO idle (device, since) VALUES (:device, interlock_now());
+
+-- delete_idle: The device is taken.
+DELETE FROM idle WHERE device = :device;
+
+-- insert_vacating: The device is not free yet after an attempt.
+INSERT INTO vacating (device, state, since, attempt) VALUES (:device, :state, interlock_now(), :attempt);
+
+-- vacating: What a device waits for before it is free.
+SELECT state, attempt FROM vacating WHERE device = :device;
+
+-- vacating_of_host: The devices of a host that are not free yet.
+SELECT device.id AS device, device.serial, vacating.state, vacating.attempt
+FROM vacating JOIN device ON device.id = vacating.device WHERE device.host = :host ORDER BY device.serial;
+
+-- delete_vacating: The device has become free.
+DELETE FROM vacating WHERE device = :device;
+
+-- start_cleaning: The old attempt is gone from a device, which is not clean yet.
+UPDATE vacating SET state = 'cleaning', since = interlock_now() WHERE device = :device AND state = 'stop_unconfirmed';
+
+-- next_number: The number of a task's next attempt.
+SELECT coalesce(max(number), 0) + 1 AS number FROM attempt WHERE task = :task;
+
+-- attempt: One attempt by its id.
+SELECT * FROM attempt WHERE id = :attempt;
+
+-- attempt_by_lease: The attempt that a lease belongs or belonged to.
+SELECT * FROM attempt WHERE lease = :lease;
+
+-- attempts_by_claim: The attempts that one claim took.
+SELECT * FROM attempt WHERE claim_id = :claim_id ORDER BY id;
+
+-- insert_attempt: Put an attempt on record.
+INSERT INTO attempt (id, lease, task, number, device, host, serial, fence, assigned_at)
+VALUES (:attempt, :lease, :task, :number, :device, :host, :serial, :fence, interlock_now());
+
+-- claim_attempt: Note when and by which claim an attempt was taken.
+UPDATE attempt SET claimed_at = interlock_now(), claim_id = :claim_id WHERE id = :attempt AND claimed_at IS NULL;
+
+-- end_attempt: Close an attempt, once.
+UPDATE attempt SET ended_at = interlock_now(), end_kind = :end_kind, end_reason = :reason, report = :report
+WHERE id = :attempt AND ended_at IS NULL;
+
+-- keep_late_report: Keep as evidence what was reported under a lost lease.
+UPDATE attempt SET late_report = :report WHERE id = :attempt;
+
+-- insert_lease: Bind a task and a device to each other.
+INSERT INTO lease (id, attempt, task, device, host, state, expires_at)
+VALUES (:lease, :attempt, :task, :device, :host, 'assigned', interlock_now() + :ttl);
+
+-- lock_lease (sqlite): The row of a lease; there is one writer, so it is locked already.
+SELECT * FROM lease WHERE id = :lease;
+
+-- lock_lease (postgres): The row of a lease, locked until the transaction ends.
+SELECT * FROM lease WHERE id = :lease FOR NO KEY UPDATE;
+
+-- lease_of_task: The live lease of a task.
+SELECT * FROM lease WHERE task = :task;
+
+-- lease_of_device: The live lease of a device.
+SELECT * FROM lease WHERE device = :device;
+
+-- leases_of_host: The live leases of a host.
+SELECT lease.*, device.serial, task.cancel_requested_at
+FROM lease JOIN device ON device.id = lease.device JOIN task ON task.id = lease.task
+WHERE lease.host = :host AND lease.expires_at > interlock_now() ORDER BY lease.id;
+
+-- leases_to_claim: The unexpired assigned leases of a host, oldest first.
+SELECT lease.* FROM lease JOIN attempt ON attempt.id = lease.attempt
+WHERE lease.host = :host AND lease.state = 'assigned' AND lease.expires_at > interlock_now()
+ORDER BY attempt.assigned_at, lease.id LIMIT :most;
+
+-- claim_lease: Turn an assigned lease into a claimed one.
+UPDATE lease SET state = 'claimed', expires_at = interlock_now() + :ttl
+WHERE id = :lease AND state = 'assigned' AND expires_at > interlock_now();
+
+-- renew_lease: Extend a lease that is still good.
+UPDATE lease SET expires_at = interlock_now() + :ttl
+WHERE id = :lease AND state = 'claimed' AND expires_at > interlock_now();
+
+-- delete_lease: Unbind a task and a device.
+DELETE FROM lease WHERE id = :lease;
+
+-- leases_expired: The leases whose deadline has passed.
+SELECT * FROM lease WHERE expires_at <= interlock_now() ORDER BY id;
+
+-- assigned_of_host: The leases of a host that it has not claimed.
+SELECT * FROM lease WHERE host = :host AND state = 'assigned' ORDER BY id;
+
+-- run: The last saved checkpoint of a run.
+SELECT * FROM run WHERE run_id = :run_id;
+
+-- run_ordinal: The place of a task's next run in its chain.
+SELECT coalesce(max(ordinal), 0) + 1 AS ordinal FROM run WHERE task = :task;
+
+-- insert_run: Keep the first checkpoint of a run.
+INSERT INTO run (run_id, task, parent, ordinal, sequence, digest, previous, checkpoint, attempt)
+VALUES (:run_id, :task, :parent, :ordinal, :sequence, :digest, :previous, :checkpoint, :attempt);
+
+-- update_run: Keep the next checkpoint of a run.
+UPDATE run SET sequence = :sequence, digest = :digest, previous = :previous, checkpoint = :checkpoint,
+  attempt = :attempt
+WHERE run_id = :run_id AND sequence = :sequence - 1;
+
+-- runs_of_task: Every run of a task in the order of its chain.
+SELECT * FROM run WHERE task = :task ORDER BY ordinal;
+
+-- entry: The journal's entry for one effect.
+SELECT * FROM journal WHERE run_id = :run_id AND action_id = :action_id;
+
+-- insert_entry: Write that an effect is about to begin.
+INSERT INTO journal (
+  run_id, action_id, task, attempt, host, serial, tool_id, arguments_digest, state, handed_over_at
+) VALUES (
+  :run_id, :action_id, :task, :attempt, :host, :serial, :tool_id, :arguments_digest, 'handed_over', interlock_now()
+);
+
+-- withdraw_entry: Write that a handed-over effect was not begun.
+UPDATE journal SET state = 'withdrawn', settled_at = interlock_now()
+WHERE run_id = :run_id AND action_id = :action_id AND state = 'handed_over' AND attempt = :attempt;
+
+-- settle_entry: Write what came of an effect.
+UPDATE journal SET state = 'settled', outcome = :outcome, evidence = :evidence, settled_at = interlock_now()
+WHERE run_id = :run_id AND action_id = :action_id AND state = 'handed_over' AND attempt = :attempt;
+
+-- journal_of_task: Every effect of a task, in the order of handing over.
+SELECT * FROM journal WHERE task = :task ORDER BY handed_over_at, run_id, action_id;
+
+-- keep_output: Keep what a committed action gave.
+INSERT INTO output (task, action_id, sealed, run_id) VALUES (:task, :action_id, :sealed, :run_id)
+ON CONFLICT (task, action_id) DO UPDATE SET sealed = excluded.sealed, run_id = excluded.run_id;
+
+-- output: What a committed action gave.
+SELECT sealed FROM output WHERE task = :task AND action_id = :action_id;
+
+-- audit: Put an operator's act on record.
+INSERT INTO audit (at, what, device, attempt) VALUES (interlock_now(), :what, :device, :attempt);
+
+-- shapes: Every live shape.
+SELECT id, wanted FROM shape ORDER BY id;
+
+-- idle_devices: The devices that can be offered, in the order of host and serial.
+SELECT device.*, idle.since AS idle_since, host.last_beat_at
+FROM idle JOIN device ON device.id = idle.device JOIN host ON host.id = device.host
+WHERE device.service = 'in_service' AND device.reported = 1 AND host.last_beat_at > interlock_now() - :presence
+ORDER BY device.host, device.serial;
+
+-- ready_heads: The first tasks of a shape that are not pinned.
+SELECT task, rank, seq FROM ready WHERE shape = :shape AND pin IS NULL ORDER BY rank, seq LIMIT :most;
+
+-- pinned_shapes: The shapes of the tasks that are pinned to a device.
+SELECT DISTINCT shape FROM ready WHERE pin = :pin;
+
+-- pinned_heads: The first tasks of a shape that are pinned to a device.
+SELECT task, rank, seq FROM ready WHERE pin = :pin AND shape = :shape ORDER BY rank, seq LIMIT :most;
+
+-- ready_place: How many tasks that are offered come before a task.
+SELECT count(*) AS ahead FROM ready JOIN ready AS own ON own.task = :task
+WHERE ready.rank < own.rank OR (ready.rank = own.rank AND ready.seq < own.seq);
+
+-- attempts_of_task: Every attempt of a task.
+SELECT * FROM attempt WHERE task = :task ORDER BY number;
+
+-- tasks: The newest tasks.
+SELECT task.*, task_status.status, lease.host, device.serial
+FROM task JOIN task_status ON task_status.task = task.id
+LEFT JOIN lease ON lease.task = task.id
+LEFT JOIN device ON device.id = lease.device
+WHERE task.seq < :before ORDER BY task.seq DESC LIMIT :most;
+
+-- counts: How many tasks stand where.
+SELECT status, count(*) AS tasks FROM task_status GROUP BY status ORDER BY status;
+
+-- broken_one_place: A task that is not in exactly one of ready, held, leased and ended.
+SELECT task.id AS what FROM task
+LEFT JOIN ready ON ready.task = task.id
+LEFT JOIN held ON held.task = task.id
+LEFT JOIN lease ON lease.task = task.id
+WHERE (ready.task IS NOT NULL) + (held.task IS NOT NULL) + (lease.task IS NOT NULL) + (task.end_status IS NOT NULL) <> 1;
+
+-- broken_device_place: A device that is not in exactly one of idle, vacating and leased.
+SELECT device.id AS what FROM device
+LEFT JOIN idle ON idle.device = device.id
+LEFT JOIN vacating ON vacating.device = device.id
+LEFT JOIN lease ON lease.device = device.id
+WHERE (idle.device IS NOT NULL) + (vacating.device IS NOT NULL) + (lease.device IS NOT NULL) <> 1;
+
+-- broken_live_attempt: A lease without its open attempt, or an open attempt without its lease.
+SELECT coalesce(lease.id, attempt.id) AS what FROM attempt
+LEFT JOIN lease ON lease.attempt = attempt.id AND lease.id = attempt.lease AND lease.device = attempt.device
+WHERE (attempt.ended_at IS NULL) <> (lease.id IS NOT NULL)
+UNION ALL
+SELECT lease.id FROM lease LEFT JOIN attempt ON attempt.id = lease.attempt WHERE attempt.id IS NULL;
+
+-- broken_claim: A claimed lease of an attempt that was never claimed, or the reverse.
+SELECT lease.id AS what FROM lease JOIN attempt ON attempt.id = lease.attempt
+WHERE (lease.state = 'claimed') <> (attempt.claimed_at IS NOT NULL);
+
+-- broken_fence: Two attempts of a device whose fences do not grow, or a fence that its device has not reached.
+SELECT attempt.id AS what FROM attempt JOIN device ON device.id = attempt.device WHERE attempt.fence > device.fence
+UNION ALL
+SELECT max(id) FROM attempt GROUP BY device, fence HAVING count(*) > 1;
+
+-- broken_order: An attempt whose times do not go forward.
+SELECT id AS what FROM attempt
+WHERE claimed_at < assigned_at OR ended_at < assigned_at OR ended_at < claimed_at;
+
+-- broken_overlap: Two attempts that held one device at one time.
+SELECT later.id AS what FROM attempt AS earlier JOIN attempt AS later
+  ON later.device = earlier.device AND later.fence > earlier.fence
+WHERE earlier.ended_at IS NULL OR earlier.ended_at > later.assigned_at;
+
+-- broken_depth: The counter of queued tasks, where it is not what the tables hold.
+SELECT depth.queued AS what FROM depth
+WHERE depth.queued <> (SELECT count(*) FROM ready) + (SELECT count(*) FROM held);
+
+-- broken_journal: An effect handed over twice: two entries that were not withdrawn for one step of one task.
+SELECT task AS what FROM journal WHERE state <> 'withdrawn' AND (outcome IS NULL OR outcome = 'committed')
+GROUP BY task, action_id HAVING count(*) > 1;
+
+-- task_outputs: Which actions of a task have left an output.
+SELECT action_id FROM output WHERE task = :task ORDER BY action_id;

@@ -1,0 +1,167 @@
+"""Operations on the queue: define, submit, cancel, and the ways into it and out of it."""
+
+from __future__ import annotations
+
+from interlock.fleet.model import TaskStatus
+from interlock.fleet.store import Applied, Cancel, Define, Outcome, Replayed, Row, Submit
+from interlock.fleet.strategies import Submission
+from interlock.fleet.transitions import TASK_MOVES, TaskEvent
+from interlock.stores.transaction import (
+    Refusal,
+    Transaction,
+    constraints_of,
+    number,
+    shape_text,
+    tags_text,
+    text,
+)
+
+MAX_LIVE_SHAPES = 1_000
+
+
+def define(tx: Transaction, operation: Define) -> Outcome:
+    """Keep a workflow definition under its digest."""
+    written = tx.write("define_workflow", digest=operation.digest, name=operation.name, sealed=operation.sealed)
+    return Applied() if written else Replayed()
+
+
+def submit(tx: Transaction, operation: Submit) -> Outcome:
+    """Queue a task, unless it was queued before or there is no room."""
+    replayed = _submitted_before(tx, operation)
+    if replayed is not None:
+        return replayed
+    if operation.workflow is not None and tx.row("workflow", digest=operation.workflow) is None:
+        raise Refusal("not_found", "there is no workflow definition of that digest: store it first")
+    if not tx.write("depth_enter", most=operation.max_queue_depth):
+        raise Refusal("queue_full")
+    _insert(tx, operation)
+    offer(tx, _task(tx, operation.task_id), limit_shapes=True)
+    return Applied(operation.task_id)
+
+
+def _submitted_before(tx: Transaction, operation: Submit) -> Outcome | None:
+    key = operation.idempotency_key
+    first = None if key is None else tx.row("task_by_key", submitter=operation.submitter, key=key)
+    first = first or tx.row("task", task=operation.task_id)
+    if first is None:
+        return None
+    if first["body_digest"] != operation.body_digest:
+        raise Refusal("idempotency_conflict", text(first, "id"))
+    return Replayed(text(first, "id"))
+
+
+def _insert(tx: Transaction, operation: Submit) -> None:
+    now = tx.now()
+    constraints = operation.constraints
+    rank = operation.ranker.rank(Submission(operation.submitter, operation.priority, now))
+    tx.row(
+        "insert_task",
+        task=operation.task_id,
+        kind=operation.kind,
+        label=operation.label,
+        sealed=operation.sealed,
+        body_digest=operation.body_digest,
+        workflow=operation.workflow,
+        driver_type=constraints.driver_type,
+        tags=tags_text(constraints.tags),
+        pin=None if constraints.device is None else str(constraints.device),
+        rank=rank,
+        submitter=operation.submitter,
+        priority=operation.priority,
+        idempotency_key=operation.idempotency_key,
+        max_attempts=operation.max_attempts,
+        submitted_at=now,
+    )
+
+
+def _task(tx: Transaction, task_id: str) -> Row:
+    task = tx.row("task", task=task_id)
+    if task is None:
+        raise Refusal("not_found", f"there is no task {task_id}")
+    return task
+
+
+def offer(tx: Transaction, task: Row, *, limit_shapes: bool = False) -> None:
+    """Put a queued task among those that a strategy may see, at the place that its rank and sequence give it."""
+    tx.write(
+        "insert_ready",
+        task=task["id"],
+        shape=_intern_shape(tx, shape_text(constraints_of(task)), limited=limit_shapes),
+        pin=task["pin"],
+        rank=task["rank"],
+        seq=task["seq"],
+    )
+
+
+def _intern_shape(tx: Transaction, wanted: str, *, limited: bool) -> int:
+    known = tx.row("shape", wanted=wanted)
+    if known is not None:
+        return number(known, "id")
+    live = tx.row("shape_count")
+    if limited and live is not None and number(live, "live") >= MAX_LIVE_SHAPES:
+        raise Refusal("too_many_shapes", f"{MAX_LIVE_SHAPES} different sets of constraints are queued already")
+    made = tx.row("insert_shape", wanted=wanted)
+    if made is None:
+        raise Refusal("too_many_shapes")
+    return number(made, "id")
+
+
+def requeue(tx: Transaction, task: Row, *, delay: int, reason: str) -> None:
+    """Put a task back at its old place, past the depth limit, to be offered after a delay in microseconds."""
+    tx.write("depth_return")
+    if delay > 0:
+        tx.write("insert_held", task=task["id"], until=tx.now() + delay, reason=reason)
+    else:
+        offer(tx, task)
+
+
+def leave(tx: Transaction, task_id: str) -> bool:
+    """Take a task out of the queue, offered or held. False when it was not there."""
+    ready = tx.row("delete_ready", task=task_id)
+    if ready is not None:
+        tx.write("drop_shape", shape=ready["shape"])
+    elif tx.row("delete_held", task=task_id) is None:
+        return False
+    tx.write("depth_leave")
+    return True
+
+
+def take(tx: Transaction, task_id: str) -> None:
+    """Take an offered task out of the queue; a held one stays, and the operation is refused."""
+    ready = tx.row("delete_ready", task=task_id)
+    if ready is None:
+        raise Refusal("task_moved")
+    tx.write("drop_shape", shape=ready["shape"])
+    tx.write("depth_leave")
+
+
+def offer_due(tx: Transaction) -> int:
+    """Offer the held tasks whose time has come, and say how many."""
+    due = tx.rows("held_due")
+    for held in due:
+        tx.row("delete_held", task=held["task"])
+        offer(tx, _task(tx, text(held, "task")))
+    return len(due)
+
+
+def end_task(tx: Transaction, task: Row, event: TaskEvent, *, reason: str, result: str | None = None) -> None:
+    """Make a task terminal by an event of the table of moves."""
+    status = TASK_MOVES[TaskStatus(text(task, "status")), event]
+    if not status.terminal:
+        message = f"{event} does not end a task"
+        raise ValueError(message)
+    if not tx.write("end_task", task=task["id"], status=status.value, reason=reason, result=result):
+        raise Refusal("task_moved")
+
+
+def cancel_queued(tx: Transaction, task: Row) -> Outcome:
+    """Cancel a task that nobody has."""
+    if not leave(tx, text(task, "id")):
+        raise Refusal("task_moved")
+    end_task(tx, task, TaskEvent.CANCEL, reason="cancelled")
+    return Applied(TaskStatus.CANCELLED.value)
+
+
+def task_to_cancel(tx: Transaction, operation: Cancel) -> Row:
+    """The row of a task that somebody wants cancelled."""
+    return _task(tx, operation.task_id)

@@ -1,0 +1,62 @@
+"""The snapshot that one pass of a strategy decides on: index heads only, whatever the queue holds."""
+
+from __future__ import annotations
+
+from interlock.fleet.matching import PooledDevice, mismatch
+from interlock.fleet.model import Constraints, TaskId
+from interlock.fleet.strategies import QueuedTask, Snapshot
+from interlock.stores.transaction import Transaction, constraints_of_shape, number, pooled_device, text
+
+
+def read_snapshot(tx: Transaction, *, most: int) -> Snapshot:
+    """The oldest few tasks of each shape that an idle device satisfies, those devices, and when to look again."""
+    now = tx.now()
+    devices = tuple(
+        pooled_device(row, occupancy="idle", now=now, presence=tx.presence)
+        for row in tx.rows("idle_devices", presence=tx.presence)
+    )
+    shapes = {number(row, "id"): constraints_of_shape(text(row, "wanted")) for row in tx.rows("shapes")}
+    heads = _shared_heads(tx, shapes, devices, most) + _pinned_heads(tx, shapes, devices, most)
+    depth, first = tx.row("depth"), tx.row("held_first")
+    return Snapshot(
+        tasks=tuple(sorted(heads, key=lambda task: (task.rank, task.sequence))),
+        devices=devices,
+        waiting=number(depth, "queued") if depth else 0,
+        revisit_at=None if first is None or first["until"] is None else number(first, "until"),
+    )
+
+
+def _shared_heads(
+    tx: Transaction, shapes: dict[int, Constraints], devices: tuple[PooledDevice, ...], most: int
+) -> list[QueuedTask]:
+    """At most as many of each shape as one pass could place."""
+    heads = []
+    for shape, wanted in shapes.items():
+        fitting = sum(mismatch(wanted, device) is None for device in devices)
+        if fitting:
+            rows = tx.rows("ready_heads", shape=shape, most=min(fitting, most))
+            heads += [_queued(row, wanted) for row in rows]
+    return heads
+
+
+def _pinned_heads(
+    tx: Transaction, shapes: dict[int, Constraints], devices: tuple[PooledDevice, ...], most: int
+) -> list[QueuedTask]:
+    heads = []
+    for device in devices:
+        pin = str(device.ref)
+        for row in tx.rows("pinned_shapes", pin=pin):
+            wanted = shapes.get(number(row, "shape"))
+            if wanted is None or mismatch(wanted, device) is not None:
+                continue
+            pinned = Constraints(wanted.driver_type, wanted.tags, device.ref)
+            rows = tx.rows("pinned_heads", pin=pin, shape=row["shape"], most=min(1, most))
+            heads += [_queued(head, pinned) for head in rows]
+    return heads
+
+
+def _queued(row: object, constraints: Constraints) -> QueuedTask:
+    if not isinstance(row, dict):
+        message = "a queued task is read as a mapping"
+        raise TypeError(message)
+    return QueuedTask(TaskId(text(row, "task")), constraints, number(row, "rank"), number(row, "seq"))
