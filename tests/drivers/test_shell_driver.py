@@ -59,14 +59,14 @@ def is_alive(pid: int) -> bool:
     return found is not None and not found.zombie
 
 
-def test_the_shell_driver_is_found_by_its_entry_point():
+def test_the_shell_driver_is_found_by_its_entry_point() -> None:
     assert "shell" in driver_names()
     assert set(load_driver("shell").contracts) == set(ShellDriver.contracts)
     with pytest.raises(InvalidInput, match="known: shell"):
         load_driver("shel")
 
 
-async def test_a_device_needs_one_setting_an_existing_directory(tmp_path: Path):
+async def test_a_device_needs_one_setting_an_existing_directory(tmp_path: Path) -> None:
     for settings in ({}, {"directory": 1}, {"directory": tmp_path / "none"}, {"directory": tmp_path, "more": 1}):
         with pytest.raises(InvalidInput):
             async with DRIVER.open(settings):
@@ -74,7 +74,7 @@ async def test_a_device_needs_one_setting_an_existing_directory(tmp_path: Path):
 
 
 @pytest.mark.contract("G-37")
-async def test_a_command_that_ends_well_has_the_marker_of_the_shell_as_evidence(device: ShellDevice):
+async def test_a_command_that_ends_well_has_the_marker_of_the_shell_as_evidence(device: ShellDevice) -> None:
     result = await call(device, "run", command="echo out; echo err >&2")
     assert result.outcome is DispatchOutcome.COMMITTED
     assert result.output == {"status": 0, "stdout": "out\n", "stderr": "err\n", "truncated": False}
@@ -86,7 +86,7 @@ async def test_a_command_that_ends_well_has_the_marker_of_the_shell_as_evidence(
 
 
 @pytest.mark.contract("G-37")
-async def test_a_status_other_than_0_is_a_definite_failure(device: ShellDevice):
+async def test_a_status_other_than_0_is_a_definite_failure(device: ShellDevice) -> None:
     result = await call(device, "run", command="echo partly; exit 7")
     assert result.outcome is DispatchOutcome.FAILED
     assert out(result)["status"] == 7
@@ -94,7 +94,7 @@ async def test_a_status_other_than_0_is_a_definite_failure(device: ShellDevice):
 
 
 @pytest.mark.contract("G-37")
-async def test_a_shell_that_dies_without_a_word_leaves_doubt(device: ShellDevice, tmp_path: Path):
+async def test_a_shell_that_dies_without_a_word_leaves_doubt(device: ShellDevice, tmp_path: Path) -> None:
     result = await call(device, "run", command="echo done > effect; kill -9 $PPID")
     assert result.outcome is DispatchOutcome.REVIEW_REQUIRED
     assert result.evidence is None
@@ -102,21 +102,21 @@ async def test_a_shell_that_dies_without_a_word_leaves_doubt(device: ShellDevice
 
 
 @pytest.mark.contract("G-37")
-async def test_a_command_cannot_write_the_marker_itself(device: ShellDevice):
+async def test_a_command_cannot_write_the_marker_itself(device: ShellDevice) -> None:
     forged = "printf '%s 0\\n' 0123456789abcdef0123456789abcdef >&3; kill -9 $PPID"
     result = await call(device, "run", command=forged)
     assert result.outcome is DispatchOutcome.REVIEW_REQUIRED
 
 
 @pytest.mark.contract("G-37")
-async def test_what_cannot_be_started_has_failed_before_anything_happened(device: ShellDevice):
+async def test_what_cannot_be_started_has_failed_before_anything_happened(device: ShellDevice) -> None:
     assert error_of(await call(device, "run", command="a\0b")) == "not_started"
     assert error_of(await call(device, "run", command="x" * 200_000)) == "not_started"
     assert error_of(await call(device, "run", command="true", timeout_seconds=0)) == "bad_timeout"
 
 
 @pytest.mark.contract("G-38")
-async def test_a_command_that_prints_without_end_fills_no_memory(device: ShellDevice):
+async def test_a_command_that_prints_without_end_fills_no_memory(device: ShellDevice) -> None:
     command = "head -c 200000000 /dev/zero | tr '\\0' x; head -c 3000000 /dev/zero >&2"
     result = await call(device, "run", command=command)
     assert result.outcome is DispatchOutcome.COMMITTED
@@ -126,7 +126,7 @@ async def test_a_command_that_prints_without_end_fills_no_memory(device: ShellDe
 
 
 @pytest.mark.contract("G-39")
-async def test_a_time_out_ends_the_whole_tree_and_leaves_doubt(device: ShellDevice, tmp_path: Path):
+async def test_a_time_out_ends_the_whole_tree_and_leaves_doubt(device: ShellDevice, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pids")
     command = (
         "(setsid sh -c 'trap \"\" TERM; echo $$ >> all; sleep 1000; sleep 1000' &) ; "
@@ -142,7 +142,7 @@ async def test_a_time_out_ends_the_whole_tree_and_leaves_doubt(device: ShellDevi
 
 
 @pytest.mark.contract("G-39")
-async def test_a_cancelled_command_is_gone_before_the_cancellation_goes_on(device: ShellDevice, tmp_path: Path):
+async def test_a_cancelled_command_is_gone_before_the_cancellation_goes_on(device: ShellDevice, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pids")
     running = asyncio.create_task(call(device, "run", command="setsid sh -c 'echo $$ > pids; sleep 1000'"))
     (pid,) = await lines_from(tmp_path / "pids")
@@ -154,7 +154,7 @@ async def test_a_cancelled_command_is_gone_before_the_cancellation_goes_on(devic
 
 
 @pytest.mark.contract("G-39")
-async def test_a_second_cancellation_does_not_cut_the_ending_short(device: ShellDevice, tmp_path: Path):
+async def test_a_second_cancellation_does_not_cut_the_ending_short(device: ShellDevice, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pids")
     command = "setsid sh -c 'trap \"\" TERM; echo $$ > pids; while :; do sleep 1000; done'"
     running = asyncio.create_task(call(device, "run", command=command))
@@ -168,7 +168,7 @@ async def test_a_second_cancellation_does_not_cut_the_ending_short(device: Shell
 
 
 @pytest.mark.contract("G-39")
-async def test_what_a_command_left_running_ends_with_the_device(tmp_path: Path):
+async def test_what_a_command_left_running_ends_with_the_device(tmp_path: Path) -> None:
     async with DRIVER.open({"directory": tmp_path}) as device:
         result = await call(device, "run", command="sleep 1000 & echo $!; (setsid sleep 1000 & echo $!)")
         assert result.outcome is DispatchOutcome.COMMITTED
@@ -178,7 +178,7 @@ async def test_what_a_command_left_running_ends_with_the_device(tmp_path: Path):
 
 
 @pytest.mark.contract("G-39")
-async def test_a_process_without_the_mark_is_found_by_its_session(tmp_path: Path):
+async def test_a_process_without_the_mark_is_found_by_its_session(tmp_path: Path) -> None:
     async with DRIVER.open({"directory": tmp_path}) as device:
         result = await call(device, "run", command="env -i sleep 1000 & echo $!")
         (pid,) = out(result)["stdout"].split()
@@ -187,7 +187,7 @@ async def test_a_process_without_the_mark_is_found_by_its_session(tmp_path: Path
 
 
 @pytest.mark.contract("G-39")
-async def test_no_zombie_is_left_by_commands(device: ShellDevice):
+async def test_no_zombie_is_left_by_commands(device: ShellDevice) -> None:
     await call(device, "run", command="kill -9 $PPID")
     await call(device, "run", command="sleep 1000 & (setsid sleep 1000 &); sleep 1000", timeout_seconds=0.2)
     await call(device, "run", command="true")
@@ -196,7 +196,7 @@ async def test_no_zombie_is_left_by_commands(device: ShellDevice):
 
 
 @pytest.mark.contract("G-39")
-async def test_processes_of_others_are_left_alone(tmp_path: Path):
+async def test_processes_of_others_are_left_alone(tmp_path: Path) -> None:
     other = await asyncio.create_subprocess_exec("sleep", "1000", start_new_session=True)
     async with DRIVER.open({"directory": tmp_path}) as device:
         await call(device, "run", command="sleep 1000", timeout_seconds=0.1)
@@ -206,7 +206,7 @@ async def test_processes_of_others_are_left_alone(tmp_path: Path):
 
 
 @pytest.mark.contract("G-40")
-async def test_r58_a_command_sees_no_secret_of_its_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_r58_a_command_sees_no_secret_of_its_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INTERLOCK_VAULT_KEY", "canary")
     source, sink = os.pipe()
     os.set_inheritable(source, True)  # noqa: FBT003 - it takes no keyword
@@ -222,7 +222,7 @@ async def test_r58_a_command_sees_no_secret_of_its_worker(tmp_path: Path, monkey
 
 
 @pytest.mark.contract("G-41")
-async def test_a_written_file_is_proved_by_the_digest_read_back(device: ShellDevice, tmp_path: Path):
+async def test_a_written_file_is_proved_by_the_digest_read_back(device: ShellDevice, tmp_path: Path) -> None:
     result = await call(device, "write", path="a.txt", content="häuser\n")
     assert result.outcome is DispatchOutcome.COMMITTED
     assert (tmp_path / "a.txt").read_text() == "häuser\n"
@@ -233,7 +233,7 @@ async def test_a_written_file_is_proved_by_the_digest_read_back(device: ShellDev
 @pytest.mark.contract("G-41")
 async def test_a_file_is_replaced_with_its_permissions_and_nothing_is_left_beside_it(
     device: ShellDevice, tmp_path: Path
-):
+) -> None:
     (tmp_path / "a.sh").write_text("old")
     (tmp_path / "a.sh").chmod(0o755)
     inode = (tmp_path / "a.sh").stat().st_ino
@@ -245,7 +245,7 @@ async def test_a_file_is_replaced_with_its_permissions_and_nothing_is_left_besid
 
 
 @pytest.mark.contract("G-42")
-async def test_the_probe_of_a_write_tells_what_it_can_and_no_more(device: ShellDevice, tmp_path: Path):
+async def test_the_probe_of_a_write_tells_what_it_can_and_no_more(device: ShellDevice, tmp_path: Path) -> None:
     tool = device.tools()["tool:interlock.shell/write"]
     assert isinstance(tool, ProbedTool)
     arguments = {"path": "a.txt", "content": "text"}
@@ -258,7 +258,7 @@ async def test_the_probe_of_a_write_tells_what_it_can_and_no_more(device: ShellD
 
 
 @pytest.mark.contract("G-42")
-async def test_an_unfinished_file_shows_that_the_write_did_not_happen(tmp_path: Path):
+async def test_an_unfinished_file_shows_that_the_write_did_not_happen(tmp_path: Path) -> None:
     program = (
         "import os, sys, pathlib\n"
         "from interlock.drivers import shell_files\n"
@@ -278,7 +278,7 @@ async def test_an_unfinished_file_shows_that_the_write_did_not_happen(tmp_path: 
 
 
 @pytest.mark.contract("G-43")
-async def test_no_path_leaves_the_directory(device: ShellDevice, tmp_path: Path):
+async def test_no_path_leaves_the_directory(device: ShellDevice, tmp_path: Path) -> None:
     outside = tmp_path.parent / f"{tmp_path.name}-outside"
     outside.mkdir()
     (outside / "secret").write_text("canary")
@@ -296,7 +296,7 @@ async def test_no_path_leaves_the_directory(device: ShellDevice, tmp_path: Path)
 
 
 @pytest.mark.contract("G-43")
-async def test_links_that_stay_inside_are_followed(device: ShellDevice, tmp_path: Path):
+async def test_links_that_stay_inside_are_followed(device: ShellDevice, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     await call(device, "write", path="link/a.txt", content="x")
@@ -305,7 +305,7 @@ async def test_links_that_stay_inside_are_followed(device: ShellDevice, tmp_path
 
 
 @pytest.mark.contract("G-43")
-async def test_a_write_that_is_refused_changes_nothing(device: ShellDevice, tmp_path: Path):
+async def test_a_write_that_is_refused_changes_nothing(device: ShellDevice, tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     assert error_of(await call(device, "write", path="none/a", content="x")) == "not_found"
     assert error_of(await call(device, "write", path="d", content="x")) == "not_a_file"
@@ -317,7 +317,7 @@ async def test_a_write_that_is_refused_changes_nothing(device: ShellDevice, tmp_
 
 
 @pytest.mark.contract("G-44")
-async def test_reading_is_bounded(device: ShellDevice, tmp_path: Path):
+async def test_reading_is_bounded(device: ShellDevice, tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(b"\xff" * 100_000)
     found = out(await call(device, "read", path="large"))
     assert found["truncated"] is True
@@ -329,7 +329,7 @@ async def test_reading_is_bounded(device: ShellDevice, tmp_path: Path):
 
 
 @pytest.mark.contract("G-44")
-async def test_a_listing_names_the_first_500_in_order(device: ShellDevice, tmp_path: Path):
+async def test_a_listing_names_the_first_500_in_order(device: ShellDevice, tmp_path: Path) -> None:
     for number in range(510):
         (tmp_path / f"f{number:03d}").touch()
     (tmp_path / "a").mkdir()
@@ -345,7 +345,7 @@ async def test_a_listing_names_the_first_500_in_order(device: ShellDevice, tmp_p
 
 
 @pytest.mark.contract("G-44")
-async def test_what_is_not_there_or_no_file_is_a_failure(device: ShellDevice, tmp_path: Path):
+async def test_what_is_not_there_or_no_file_is_a_failure(device: ShellDevice, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     assert error_of(await call(device, "read", path="none")) == "not_found"
     assert error_of(await call(device, "read", path=".")) == "not_a_file"
@@ -358,7 +358,7 @@ async def test_what_is_not_there_or_no_file_is_a_failure(device: ShellDevice, tm
     assert (found["type"], found["bytes"], found["mode"]) == ("file", 5, "0644")
 
 
-async def test_r75_an_effect_on_one_device_is_seen_there_and_on_no_other(tmp_path: Path):
+async def test_r75_an_effect_on_one_device_is_seen_there_and_on_no_other(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     async with DRIVER.open({"directory": tmp_path / "a"}) as a, DRIVER.open({"directory": tmp_path / "b"}) as b:
@@ -370,6 +370,6 @@ async def test_r75_an_effect_on_one_device_is_seen_there_and_on_no_other(tmp_pat
         assert error_of(await call(a, "read", path="other")) == "not_found"
 
 
-async def test_only_the_contract_makes_a_shell_tool_a_read():
+async def test_only_the_contract_makes_a_shell_tool_a_read() -> None:
     reads = {tool_id for tool_id, contract in ShellDriver.contracts.items() if contract.is_read}
     assert reads == {f"tool:interlock.shell/{name}" for name in ("read", "list", "stat")}

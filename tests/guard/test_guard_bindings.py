@@ -37,13 +37,13 @@ async def value_of(text: str) -> object:
         ("$${", "${"),
     ],
 )
-async def test_a_reference_takes_the_value_it_names(text: str, value: object):
+async def test_a_reference_takes_the_value_it_names(text: str, value: object) -> None:
     assert await value_of(text) == value
 
 
 @pytest.mark.contract("G-33")
 @pytest.mark.parametrize("text", ["x ${steps.a.flag}", "x ${steps.a.list}", "x ${steps.a.none}", "x ${steps.a}"])
-async def test_only_strings_and_numbers_stand_inside_a_text(text: str):
+async def test_only_strings_and_numbers_stand_inside_a_text(text: str) -> None:
     with pytest.raises(InvalidInput, match="stands inside a text"):
         await value_of(text)
 
@@ -52,19 +52,19 @@ async def test_only_strings_and_numbers_stand_inside_a_text(text: str):
 @pytest.mark.parametrize(
     "text", ["${steps.a.z}", "${steps.a.list.2}", "${steps.a.list.-1}", "${steps.a.text.0}", "${steps.a.list.x}"]
 )
-async def test_a_path_that_leads_nowhere_is_an_error(text: str):
+async def test_a_path_that_leads_nowhere_is_an_error(text: str) -> None:
     with pytest.raises(InvalidInput, match="leads nowhere"):
         await value_of(text)
 
 
 @pytest.mark.parametrize("text", ["${", "${x}", "${steps}", "${steps.}", "${steps.a b}", "${env.HOME}", "a ${inputs.x"])
-def test_what_is_no_reference_is_refused(text: str):
+def test_what_is_no_reference_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="is no reference"):
         parse_text(text)
 
 
 @pytest.mark.contract("G-17")
-async def test_what_is_put_in_is_never_read_as_a_reference():
+async def test_what_is_put_in_is_never_read_as_a_reference() -> None:
     hostile = "${steps.a.text}"
     assert await resolve(with_inputs(template("${inputs.x}"), {"x": hostile}), lookup) == hostile
     assert await resolve(with_inputs(template("<${inputs.x}>"), {"x": hostile}), lookup) == f"<{hostile}>"
@@ -77,7 +77,7 @@ async def test_what_is_put_in_is_never_read_as_a_reference():
     assert await resolve(template("${steps.b}!"), hostile_lookup) == f"{hostile}!"
 
 
-def test_inputs_are_replaced_and_steps_stay():
+def test_inputs_are_replaced_and_steps_stay() -> None:
     mixed = with_inputs(template({"a": "${inputs.n}-${steps.a.text}", "b": ["${inputs.n}"]}), {"n": 5})
     assert list(references(mixed)) == [Reference("steps", "a", ("text",))]
     assert with_inputs(template("${inputs.n}-${steps.a.text}"), {"n": 5}) == Text(
@@ -87,7 +87,7 @@ def test_inputs_are_replaced_and_steps_stay():
         with_inputs(template("${inputs.z}"), {"n": 5})
 
 
-async def test_what_is_resolved_is_new_each_time():
+async def test_what_is_resolved_is_new_each_time() -> None:
     bound = literal({"list": [1]})
     first = await resolve(bound, lookup)
     first["list"].append(2)

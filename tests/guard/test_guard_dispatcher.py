@@ -132,7 +132,7 @@ def answering(outcome: Any, output: object = None, evidence: Any = "proof") -> A
 
 
 @pytest.mark.contract("G-06", "G-08", "G-12")
-async def test_an_effect_goes_through_every_step_in_order():
+async def test_an_effect_goes_through_every_step_in_order() -> None:
     scene = Scene()
     steps: list[str] = []
 
@@ -153,7 +153,7 @@ async def test_an_effect_goes_through_every_step_in_order():
 
 
 @pytest.mark.contract("G-13")
-async def test_a_read_has_an_output_and_no_entry():
+async def test_a_read_has_an_output_and_no_entry() -> None:
     scene = Scene(FETCH)
     assert await scene.dispatch() is DispatchOutcome.COMMITTED
     assert scene.ledger.writes == ["settle"]
@@ -162,7 +162,7 @@ async def test_a_read_has_an_output_and_no_entry():
 
 
 @pytest.mark.contract("G-13")
-async def test_r10_a_read_that_failed_is_called_once_and_leaves_nothing():
+async def test_r10_a_read_that_failed_is_called_once_and_leaves_nothing() -> None:
     scene = Scene(FETCH, script=answering(DispatchOutcome.FAILED, {"error": "x"}))
     assert await scene.dispatch() is DispatchOutcome.FAILED
     assert (len(scene.tool.calls), scene.ledger.writes, scene.record.outputs) == (1, [], {})
@@ -186,7 +186,7 @@ REFUSALS = [
 
 @pytest.mark.contract("G-02", "G-03", "G-07", "G-13")
 @pytest.mark.parametrize("number", range(12))
-async def test_what_is_refused_has_failed_with_no_entry_and_no_call(number: int):
+async def test_what_is_refused_has_failed_with_no_entry_and_no_call(number: int) -> None:
     pattern, cause = REFUSALS[number]
     scene = Scene(pattern.contract, pattern.arguments, pattern.policy, pattern.script, pattern.contracts)
     assert await scene.dispatch() is DispatchOutcome.FAILED
@@ -195,14 +195,14 @@ async def test_what_is_refused_has_failed_with_no_entry_and_no_call(number: int)
 
 
 @pytest.mark.contract("G-07")
-async def test_a_tool_that_is_not_there_is_refused():
+async def test_a_tool_that_is_not_there_is_refused() -> None:
     scene = Scene()
     assert await scene.dispatch(tool="tool:example.agent/gone") is DispatchOutcome.FAILED
     assert scene.cause is Cause.UNKNOWN_TOOL
 
 
 @pytest.mark.contract("G-07")
-async def test_r22_the_policy_of_the_tool_that_is_called_applies():
+async def test_r22_the_policy_of_the_tool_that_is_called_applies() -> None:
     policy = Policy.parse({"tools": {FETCH.id: "allow", SEND.id: "deny"}})
     assert await Scene(FETCH, policy=policy).dispatch() is DispatchOutcome.COMMITTED
     scene = Scene(SEND, policy=policy)
@@ -213,7 +213,7 @@ async def test_r22_the_policy_of_the_tool_that_is_called_applies():
 @pytest.mark.contract("G-07", "G-15")
 @pytest.mark.parametrize("contract", [SEND, FETCH])
 @pytest.mark.parametrize("why", ["signal", "lost", "deadline"])
-async def test_nothing_is_handed_over_once_it_is_time_to_stop(contract: ToolContract, why: str):
+async def test_nothing_is_handed_over_once_it_is_time_to_stop(contract: ToolContract, why: str) -> None:
     scene = Scene(contract)
     if why == "signal":
         scene.signal.cancel()
@@ -229,7 +229,7 @@ async def test_nothing_is_handed_over_once_it_is_time_to_stop(contract: ToolCont
 @pytest.mark.contract("G-08")
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("error", [LeaseSuperseded("lost"), Unavailable("away"), RuntimeError("canary")])
-async def test_a_hand_over_that_fails_is_followed_by_no_call(when: str, error: Exception):
+async def test_a_hand_over_that_fails_is_followed_by_no_call(when: str, error: Exception) -> None:
     scene = Scene()
     getattr(scene.ledger, when)["hand_over"] = raising(error)
     assert await scene.dispatch() is DispatchOutcome.REVIEW_REQUIRED
@@ -239,7 +239,7 @@ async def test_a_hand_over_that_fails_is_followed_by_no_call(when: str, error: E
 
 
 @pytest.mark.contract("G-08")
-async def test_an_effect_that_was_handed_over_before_is_not_called():
+async def test_an_effect_that_was_handed_over_before_is_not_called() -> None:
     scene = Scene()
     assert await scene.dispatch() is DispatchOutcome.COMMITTED
     assert await scene.dispatch() is DispatchOutcome.REVIEW_REQUIRED
@@ -248,7 +248,7 @@ async def test_an_effect_that_was_handed_over_before_is_not_called():
 
 @pytest.mark.contract("G-09")
 @pytest.mark.parametrize("why", ["signal", "lost", "deadline"])
-async def test_the_last_look_withdraws_what_was_handed_over(why: str):
+async def test_the_last_look_withdraws_what_was_handed_over(why: str) -> None:
     scene = Scene()
 
     def happen() -> None:
@@ -269,7 +269,7 @@ async def test_the_last_look_withdraws_what_was_handed_over(why: str):
 
 
 @pytest.mark.contract("G-09")
-async def test_nothing_is_awaited_between_the_last_look_and_the_call():
+async def test_nothing_is_awaited_between_the_last_look_and_the_call() -> None:
     scene = Scene()
     looked: list[str] = []
 
@@ -294,7 +294,7 @@ async def test_nothing_is_awaited_between_the_last_look_and_the_call():
 
 
 @pytest.mark.contract("G-09")
-async def test_a_cancellation_during_the_hand_over_is_answered_by_a_withdrawal():
+async def test_a_cancellation_during_the_hand_over_is_answered_by_a_withdrawal() -> None:
     scene = Scene()
     reached, go_on = asyncio.Event(), asyncio.Event()
 
@@ -325,7 +325,7 @@ async def test_a_cancellation_during_the_hand_over_is_answered_by_a_withdrawal()
         lambda *_: None,
     ],
 )
-async def test_what_goes_wrong_after_the_hand_over_is_doubt(script: Any):
+async def test_what_goes_wrong_after_the_hand_over_is_doubt(script: Any) -> None:
     scene = Scene(script=script)
     assert await scene.dispatch() is DispatchOutcome.REVIEW_REQUIRED
     assert scene.entry is not None
@@ -334,7 +334,7 @@ async def test_what_goes_wrong_after_the_hand_over_is_doubt(script: Any):
 
 
 @pytest.mark.contract("G-10")
-async def test_a_cancelled_call_is_doubt_and_the_cancellation_goes_on():
+async def test_a_cancelled_call_is_doubt_and_the_cancellation_goes_on() -> None:
     scene = Scene()
     begun = asyncio.Event()
 
@@ -356,7 +356,7 @@ async def test_a_cancelled_call_is_doubt_and_the_cancellation_goes_on():
 
 @pytest.mark.contract("G-11")
 @pytest.mark.parametrize("evidence", [None, "", 5, "x" * 257, "two\nlines", "ümlaut", True])
-async def test_an_effect_without_evidence_is_doubt(evidence: object):
+async def test_an_effect_without_evidence_is_doubt(evidence: object) -> None:
     scene = Scene(script=answering(DispatchOutcome.COMMITTED, "done", evidence))
     assert await scene.dispatch() is DispatchOutcome.REVIEW_REQUIRED
     assert scene.cause is Cause.NO_EVIDENCE
@@ -366,7 +366,7 @@ async def test_an_effect_without_evidence_is_doubt(evidence: object):
 
 
 @pytest.mark.contract("G-12")
-async def test_a_definite_failure_of_an_effect_is_settled_as_one():
+async def test_a_definite_failure_of_an_effect_is_settled_as_one() -> None:
     scene = Scene(script=answering(DispatchOutcome.FAILED, {"status": 7}, "marker"))
     assert await scene.dispatch() is DispatchOutcome.FAILED
     assert scene.entry is not None
@@ -377,7 +377,7 @@ async def test_a_definite_failure_of_an_effect_is_settled_as_one():
 @pytest.mark.contract("G-12")
 @pytest.mark.parametrize("contract", [SEND, FETCH])
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_what_cannot_be_settled_is_never_reported_as_committed(contract: ToolContract, when: str):
+async def test_what_cannot_be_settled_is_never_reported_as_committed(contract: ToolContract, when: str) -> None:
     scene = Scene(contract)
     getattr(scene.ledger, when)["settle"] = raising(Unavailable("away"))
     assert await scene.dispatch() is DispatchOutcome.REVIEW_REQUIRED
@@ -385,7 +385,7 @@ async def test_what_cannot_be_settled_is_never_reported_as_committed(contract: T
 
 
 @pytest.mark.contract("G-12", "G-15")
-async def test_a_lease_that_is_lost_during_the_call_leaves_doubt_and_stops_the_run():
+async def test_a_lease_that_is_lost_during_the_call_leaves_doubt_and_stops_the_run() -> None:
     scene = Scene()
 
     def call(arguments: Mapping[str, Any], context: CallContext) -> ToolResult:
@@ -401,7 +401,7 @@ async def test_a_lease_that_is_lost_during_the_call_leaves_doubt_and_stops_the_r
 
 
 @pytest.mark.contract("G-12")
-async def test_a_cancellation_during_the_settlement_does_not_lose_it():
+async def test_a_cancellation_during_the_settlement_does_not_lose_it() -> None:
     scene = Scene()
     reached, go_on = asyncio.Event(), asyncio.Event()
 
@@ -421,7 +421,7 @@ async def test_a_cancellation_during_the_settlement_does_not_lose_it():
 
 @pytest.mark.contract("G-14")
 @pytest.mark.parametrize("contract", [SEND, FETCH])
-async def test_a_large_output_is_kept_as_a_mark_and_the_effect_stays_committed(contract: ToolContract):
+async def test_a_large_output_is_kept_as_a_mark_and_the_effect_stays_committed(contract: ToolContract) -> None:
     scene = Scene(contract, script=answering(DispatchOutcome.COMMITTED, "x" * 70_000))
     assert await scene.dispatch() is DispatchOutcome.COMMITTED
     assert scene.record.outputs == {"a": '{"bytes":70002,"truncated":true}'}
@@ -431,7 +431,7 @@ async def test_a_large_output_is_kept_as_a_mark_and_the_effect_stays_committed(c
 
 
 @pytest.mark.contract("G-06")
-async def test_a_tool_that_changes_its_arguments_changes_nothing_else():
+async def test_a_tool_that_changes_its_arguments_changes_nothing_else() -> None:
     source: dict[str, Any] = {"text": "hello"}
     scene = Scene(arguments=literal(source))
 
@@ -448,7 +448,7 @@ async def test_a_tool_that_changes_its_arguments_changes_nothing_else():
 
 
 @pytest.mark.contract("G-17")
-async def test_a_reference_takes_the_output_from_memory_or_from_the_ledger():
+async def test_a_reference_takes_the_output_from_memory_or_from_the_ledger() -> None:
     scene = Scene(arguments=template({"text": "${steps.early.word}"}))
     scene.record.outputs["early"] = '{"word":"${steps.x.y}"}'
     assert await scene.dispatch() is DispatchOutcome.COMMITTED
@@ -460,7 +460,7 @@ async def test_a_reference_takes_the_output_from_memory_or_from_the_ledger():
 
 
 @pytest.mark.contract("G-16")
-async def test_r58_no_payload_and_no_words_of_an_error_are_in_journal_or_events():
+async def test_r58_no_payload_and_no_words_of_an_error_are_in_journal_or_events() -> None:
     for script in (committed, raising(RuntimeError("canary")), answering(DispatchOutcome.FAILED, "canary", "")):
         scene = Scene(arguments=literal({"text": "canary"}), script=script)
         await scene.dispatch()
@@ -470,14 +470,14 @@ async def test_r58_no_payload_and_no_words_of_an_error_are_in_journal_or_events(
 
 
 @pytest.mark.contract("G-16")
-async def test_r60_refused_arguments_are_kept_nowhere():
+async def test_r60_refused_arguments_are_kept_nowhere() -> None:
     scene = Scene(arguments=literal({"text": ["canary"]}))
     assert await scene.dispatch() is DispatchOutcome.FAILED
     for kept in (scene.record, scene.events, scene.dispatcher.closings, scene.dispatcher.outputs):
         assert "canary" not in repr(kept)
 
 
-async def test_reads_may_go_through_the_guard_side_by_side():
+async def test_reads_may_go_through_the_guard_side_by_side() -> None:
     scene = Scene(FETCH)
     both = asyncio.Barrier(2)
 

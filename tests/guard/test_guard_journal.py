@@ -27,20 +27,20 @@ OPEN = (ActionState.PENDING, ActionState.RUNNING, ActionState.REVIEW_REQUIRED)
 
 @pytest.mark.contract("G-18")
 @pytest.mark.parametrize("state", OPEN)
-def test_a_durable_outcome_with_evidence_counts_without_a_completion_save(state: ActionState):
+def test_a_durable_outcome_with_evidence_counts_without_a_completion_save(state: ActionState) -> None:
     assert standing(state, [COMMITTED]) is Standing.COMMITTED
     assert standing(state, [FAILED]) is Standing.FAILED
 
 
 @pytest.mark.contract("G-18")
 @pytest.mark.parametrize("entries", [(), (COMMITTED,), (HANDED_OVER,)])
-def test_a_completion_save_is_final(entries: tuple[JournalEntry, ...]):
+def test_a_completion_save_is_final(entries: tuple[JournalEntry, ...]) -> None:
     assert standing(ActionState.COMMITTED, entries) is Standing.COMMITTED
 
 
 @pytest.mark.contract("G-19")
 @pytest.mark.parametrize("state", OPEN)
-def test_what_was_withdrawn_or_never_handed_over_did_not_begin(state: ActionState):
+def test_what_was_withdrawn_or_never_handed_over_did_not_begin(state: ActionState) -> None:
     assert standing(state, []) is Standing.NOT_HANDED_OVER
     assert standing(state, [WITHDRAWN]) is Standing.NOT_HANDED_OVER
 
@@ -58,16 +58,16 @@ def test_what_was_withdrawn_or_never_handed_over_did_not_begin(state: ActionStat
         entry(EntryState.SETTLED, "done", "digest"),
     ],
 )
-def test_all_else_that_was_handed_over_is_in_doubt(state: ActionState, found: JournalEntry):
+def test_all_else_that_was_handed_over_is_in_doubt(state: ActionState, found: JournalEntry) -> None:
     assert standing(state, [found]) is Standing.IN_DOUBT
 
 
 @pytest.mark.contract("G-20")
-def test_doubt_under_any_run_outweighs_what_other_runs_say():
+def test_doubt_under_any_run_outweighs_what_other_runs_say() -> None:
     for others in itertools.permutations([HANDED_OVER, WITHDRAWN, COMMITTED, FAILED]):
         assert standing(ActionState.RUNNING, others) is Standing.IN_DOUBT
     assert standing(ActionState.RUNNING, [WITHDRAWN, COMMITTED]) is Standing.COMMITTED
 
 
-def test_a_failure_without_an_entry_was_a_refusal_or_a_read():
+def test_a_failure_without_an_entry_was_a_refusal_or_a_read() -> None:
     assert standing(ActionState.FAILED, []) is Standing.FAILED

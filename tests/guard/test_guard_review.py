@@ -86,12 +86,12 @@ def ids(run: object) -> dict[str, tuple[str, ...]]:
     return {each.node.action_id: each.node.depends_on for each in run.actions}
 
 
-def test_without_a_history_everything_runs():
+def test_without_a_history_everything_runs() -> None:
     assert resume(ACTIONS, LIMITS, History()) == FreshRun(ACTIONS, LIMITS)
 
 
 @pytest.mark.contract("G-22")
-def test_a_clean_run_goes_on_as_itself():
+def test_a_clean_run_goes_on_as_itself() -> None:
     last = save(states("ccpp"), charges=(2, 2, 100))
     found = resume(ACTIONS, LIMITS, History((last,)))
     assert isinstance(found, SameRun)
@@ -101,7 +101,7 @@ def test_a_clean_run_goes_on_as_itself():
 
 
 @pytest.mark.contract("G-21", "G-23")
-def test_a_read_in_flight_goes_on_in_a_successor_with_what_is_left():
+def test_a_read_in_flight_goes_on_in_a_successor_with_what_is_left() -> None:
     last = save(states("crpp"), charges=(2, 3, 100))
     found = resume(ACTIONS, LIMITS, History((last,)))
     assert isinstance(found, SuccessorRun)
@@ -113,7 +113,9 @@ def test_a_read_in_flight_goes_on_in_a_successor_with_what_is_left():
 @pytest.mark.contract("G-19", "G-23")
 @pytest.mark.parametrize("journal", [(), (entry("c", EntryState.WITHDRAWN),)])
 @pytest.mark.parametrize(("text", "stop"), [("ccrp", None), ("ccvp", "cancelled"), ("ccvp", "checkpoint_failed")])
-def test_an_effect_that_was_not_handed_over_goes_on(text: str, stop: str | None, journal: tuple[JournalEntry, ...]):
+def test_an_effect_that_was_not_handed_over_goes_on(
+    text: str, stop: str | None, journal: tuple[JournalEntry, ...]
+) -> None:
     found = resume(ACTIONS, LIMITS, History((save(states(text), stop=stop),), journal))
     assert isinstance(found, SuccessorRun)
     assert ids(found) == {"c": (), "d": ("c",)}
@@ -121,7 +123,7 @@ def test_an_effect_that_was_not_handed_over_goes_on(text: str, stop: str | None,
 
 @pytest.mark.contract("G-18")
 @pytest.mark.parametrize("text", ["ccrp", "ccvp"])
-def test_a_durable_outcome_counts_without_its_completion_save(text: str):
+def test_a_durable_outcome_counts_without_its_completion_save(text: str) -> None:
     journal = (entry("c", EntryState.SETTLED, "committed"),)
     found = resume(ACTIONS, LIMITS, History((save(states(text)),), journal))
     assert isinstance(found, SuccessorRun)
@@ -129,7 +131,7 @@ def test_a_durable_outcome_counts_without_its_completion_save(text: str):
 
 
 @pytest.mark.contract("G-18")
-def test_when_all_is_committed_the_task_is_done():
+def test_when_all_is_committed_the_task_is_done() -> None:
     assert resume(ACTIONS, LIMITS, History((save(states("cccc"), stop="completed"),))) == SettledEnd("completed")
     assert resume(ACTIONS, LIMITS, History((save(states("cccc")),))) == SettledEnd("completed")
     journal = (entry("d", EntryState.SETTLED, "committed"),)
@@ -139,7 +141,7 @@ def test_when_all_is_committed_the_task_is_done():
 @pytest.mark.contract("G-20")
 @pytest.mark.parametrize("text", ["ccrp", "ccvp"])
 @pytest.mark.parametrize("stop", [None, "cancelled", "checkpoint_failed", "review_required", "budget_exhausted"])
-def test_an_effect_in_doubt_ends_the_task_and_is_named(text: str, stop: str | None):
+def test_an_effect_in_doubt_ends_the_task_and_is_named(text: str, stop: str | None) -> None:
     journal = (entry("c", EntryState.HANDED_OVER),)
     assert resume(ACTIONS, LIMITS, History((save(states(text), stop=stop),), journal)) == SettledEnd(
         "review_required", "c"
@@ -147,7 +149,7 @@ def test_an_effect_in_doubt_ends_the_task_and_is_named(text: str, stop: str | No
 
 
 @pytest.mark.contract("G-20")
-def test_doubt_under_an_earlier_run_is_not_forgotten():
+def test_doubt_under_an_earlier_run_is_not_forgotten() -> None:
     runs = (save(states("ccrp")), save({"c": "pending", "d": "pending"}, run=SECOND, parent=FIRST))
     journal = (entry("c", EntryState.HANDED_OVER),)
     assert resume(ACTIONS, LIMITS, History(runs, journal)) == SettledEnd("review_required", "c")
@@ -155,7 +157,7 @@ def test_doubt_under_an_earlier_run_is_not_forgotten():
 
 @pytest.mark.contract("G-24")
 @pytest.mark.parametrize("text", ["ccfp", "ccrp"])
-def test_a_durable_failure_ends_the_task(text: str):
+def test_a_durable_failure_ends_the_task(text: str) -> None:
     journal = (entry("c", EntryState.SETTLED, "failed"),)
     assert resume(ACTIONS, LIMITS, History((save(states(text)),), journal)) == SettledEnd("dispatch_failed", "c")
     refused = resume(ACTIONS, LIMITS, History((save(states("fccp"), stop="dispatch_failed"),)))
@@ -164,21 +166,21 @@ def test_a_durable_failure_ends_the_task(text: str):
 
 @pytest.mark.contract("G-24")
 @pytest.mark.parametrize("stop", ["review_required", "budget_exhausted", "clock_failed"])
-def test_a_run_that_stopped_for_a_reason_of_its_own_stays_stopped(stop: str):
+def test_a_run_that_stopped_for_a_reason_of_its_own_stays_stopped(stop: str) -> None:
     assert resume(ACTIONS, LIMITS, History((save(states("cvpp"), stop=stop),))) == SettledEnd(stop, "b")
     assert resume(ACTIONS, LIMITS, History((save(states("ccpp"), stop=stop),))) == SettledEnd(stop)
 
 
 @pytest.mark.contract("G-24")
 @pytest.mark.parametrize("stop", ["cancelled", "checkpoint_failed"])
-def test_a_run_that_was_stopped_from_outside_goes_on_in_another(stop: str):
+def test_a_run_that_was_stopped_from_outside_goes_on_in_another(stop: str) -> None:
     found = resume(ACTIONS, LIMITS, History((save(states("ccpp"), stop=stop),)))
     assert isinstance(found, SuccessorRun)
     assert found.parent_run_id == FIRST
 
 
 @pytest.mark.contract("G-22", "G-23")
-def test_limits_are_counted_over_the_whole_chain():
+def test_limits_are_counted_over_the_whole_chain() -> None:
     first = save(states("crpp"), charges=(2, 3, 100))
     second = save({"b": "committed", "c": "pending", "d": "pending"}, run=SECOND, parent=FIRST, charges=(1, 2, 30))
     same = resume(ACTIONS, LIMITS, History((first, second)))
@@ -196,26 +198,26 @@ def test_limits_are_counted_over_the_whole_chain():
 
 @pytest.mark.contract("G-25")
 @pytest.mark.parametrize("charges", [(10, 0, 0), (0, 20, 0), (0, 0, 1_000), (9, 0, 0), (0, 19, 0)])
-def test_what_cannot_be_paid_for_is_not_begun(charges: tuple[int, int, int]):
+def test_what_cannot_be_paid_for_is_not_begun(charges: tuple[int, int, int]) -> None:
     history = History((save(states("ccrp"), charges=charges),))
     assert resume(ACTIONS, LIMITS, history) == SettledEnd("budget_exhausted")
 
 
 @pytest.mark.contract("G-25")
-def test_a_graph_that_does_not_fit_is_not_begun():
+def test_a_graph_that_does_not_fit_is_not_begun() -> None:
     assert resume(ACTIONS, replace(LIMITS, max_actions=3), History()) == SettledEnd("budget_exhausted")
     assert resume((action("a", units=11),), LIMITS, History()) == SettledEnd("budget_exhausted")
 
 
 @pytest.mark.contract("G-26")
-def test_r55_a_checkpoint_of_another_plan_or_a_broken_one_is_not_gone_on_with():
+def test_r55_a_checkpoint_of_another_plan_or_a_broken_one_is_not_gone_on_with() -> None:
     assert resume(ACTIONS[:2], LIMITS, History((save(states("ccpp")),))) == SettledEnd(PLAN_CHANGED)
     for text in ("{", "[]", '{"states":[]}', "null"):
         assert resume(ACTIONS, LIMITS, History((RunSave(FIRST, None, 1, text),))) == SettledEnd(HISTORY_UNREADABLE)
 
 
 @pytest.mark.contract("G-18", "G-20", "G-23")
-def test_whatever_is_found_no_effect_is_run_that_may_have_begun():
+def test_whatever_is_found_no_effect_is_run_that_may_have_begun() -> None:
     kinds = [
         None,
         entry("c", EntryState.HANDED_OVER),

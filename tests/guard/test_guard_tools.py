@@ -22,7 +22,7 @@ SEND = ToolContract("tool:example.agent/send", parameters=PARAMETERS)
 
 
 @pytest.mark.contract("G-01")
-def test_r28_a_tool_that_says_nothing_is_an_effect():
+def test_r28_a_tool_that_says_nothing_is_an_effect() -> None:
     assert SEND.access is Access.EFFECT
     assert not SEND.is_read
     assert ToolContract("tool:example.agent/get", Access.READ).is_read
@@ -31,12 +31,12 @@ def test_r28_a_tool_that_says_nothing_is_an_effect():
 @pytest.mark.parametrize(
     "name", ["send", "tool:send", "tool:example/send", "tool:example.agent/send@1", "", "tool:a.b/C"]
 )
-def test_what_is_no_tool_id_is_refused(name: str):
+def test_what_is_no_tool_id_is_refused(name: str) -> None:
     with pytest.raises(InvalidInput, match="is not a tool id"):
         ToolContract(name)
 
 
-def test_a_contract_names_each_parameter_once():
+def test_a_contract_names_each_parameter_once() -> None:
     with pytest.raises(InvalidInput, match="twice"):
         ToolContract("tool:example.agent/send", parameters=(Parameter("a"), Parameter("a")))
     with pytest.raises(InvalidInput, match="parameter name"):
@@ -46,7 +46,7 @@ def test_a_contract_names_each_parameter_once():
 
 
 @pytest.mark.contract("G-02")
-def test_arguments_that_fit_have_no_fault():
+def test_arguments_that_fit_have_no_fault() -> None:
     assert SEND.faults({"text": ""}) == ()
     assert SEND.faults({"text": "x", "count": 1, "share": 0.5, "flag": False, "items": [], "fields": {}}) == ()
     assert SEND.faults({"text": "x", "share": 3}) == ()
@@ -57,18 +57,18 @@ def test_arguments_that_fit_have_no_fault():
     "value",
     [{"count": True}, {"count": 1.0}, {"share": True}, {"share": math.inf}, {"flag": 1}, {"items": ()}, {"fields": []}],
 )
-def test_an_argument_of_another_type_is_a_fault(value: dict[str, object]):
+def test_an_argument_of_another_type_is_a_fault(value: dict[str, object]) -> None:
     (fault,) = SEND.faults({"text": "x", **value})
     assert "must be of type" in fault
 
 
 @pytest.mark.contract("G-02")
-def test_r60_faults_name_every_argument_and_show_no_value():
+def test_r60_faults_name_every_argument_and_show_no_value() -> None:
     faults = SEND.faults({"count": "canary", "canary_name": "canary value"})
     assert faults == ("'canary_name' is not a parameter", "'text' is missing", "'count' must be of type integer")
 
 
-def test_a_registry_knows_its_tools_and_says_so():
+def test_a_registry_knows_its_tools_and_says_so() -> None:
     registry = ToolRegistry([ScriptedTool(SEND)])
     assert registry.named(SEND.id).contract is SEND
     assert contracts_of(registry) == {SEND.id: SEND}

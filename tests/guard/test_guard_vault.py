@@ -11,7 +11,7 @@ from interlock.guard.vault import VARIABLE, Vault, new_key, rotate_file
 
 
 @pytest.mark.contract("G-28")
-def test_what_is_sealed_opens_again_and_is_not_to_be_read():
+def test_what_is_sealed_opens_again_and_is_not_to_be_read() -> None:
     vault = Vault([new_key()])
     sealed = vault.seal(b"canary")
     assert b"canary" not in sealed
@@ -20,7 +20,7 @@ def test_what_is_sealed_opens_again_and_is_not_to_be_read():
 
 
 @pytest.mark.contract("G-28")
-def test_a_wrong_key_or_a_change_is_a_clear_error():
+def test_a_wrong_key_or_a_change_is_a_clear_error() -> None:
     vault = Vault([new_key()])
     sealed = vault.seal(b"canary")
     for opened in (
@@ -33,7 +33,7 @@ def test_a_wrong_key_or_a_change_is_a_clear_error():
 
 
 @pytest.mark.contract("G-28")
-def test_a_rotated_key_still_reads_and_no_longer_seals():
+def test_a_rotated_key_still_reads_and_no_longer_seals() -> None:
     old, new = new_key(), new_key()
     sealed = Vault([old]).seal(b"x")
     both = Vault([new, old])
@@ -45,14 +45,14 @@ def test_a_rotated_key_still_reads_and_no_longer_seals():
 
 @pytest.mark.contract("G-28")
 @pytest.mark.parametrize("keys", [[], ["short"], ["!" * 44]])
-def test_what_is_no_key_is_refused_without_being_shown(keys: list[str]):
+def test_what_is_no_key_is_refused_without_being_shown(keys: list[str]) -> None:
     with pytest.raises(VaultLocked) as caught:
         Vault(keys)
     assert not any(key in str(caught.value) for key in keys)
 
 
 @pytest.mark.contract("G-29")
-def test_the_key_file_is_made_once_for_its_owner_alone(tmp_path: Path):
+def test_the_key_file_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "vault.key"
     sealed = Vault.load(path, {}).seal(b"x")
     assert path.stat().st_mode & 0o777 == 0o600
@@ -63,7 +63,7 @@ def test_the_key_file_is_made_once_for_its_owner_alone(tmp_path: Path):
 
 
 @pytest.mark.contract("G-29")
-def test_a_key_file_that_others_can_read_is_refused(tmp_path: Path):
+def test_a_key_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "vault.key"
     Vault.load(path, {})
     path.chmod(0o640)
@@ -72,7 +72,7 @@ def test_a_key_file_that_others_can_read_is_refused(tmp_path: Path):
 
 
 @pytest.mark.contract("G-28", "G-29")
-def test_a_rotated_file_keeps_its_old_keys(tmp_path: Path):
+def test_a_rotated_file_keeps_its_old_keys(tmp_path: Path) -> None:
     path = tmp_path / "vault.key"
     old = Vault.load(path, {}).seal(b"x")
     rotate_file(path)
@@ -84,7 +84,7 @@ def test_a_rotated_file_keeps_its_old_keys(tmp_path: Path):
 
 
 @pytest.mark.contract("G-29")
-def test_the_variable_goes_before_the_file(tmp_path: Path):
+def test_the_variable_goes_before_the_file(tmp_path: Path) -> None:
     first, second = new_key(), new_key()
     vault = Vault.load(tmp_path / "vault.key", {VARIABLE: f"{first}, {second}"})
     assert Vault([first]).open(vault.seal(b"x")) == b"x"

@@ -70,7 +70,7 @@ def in_step(body: str, before: str = "") -> str:
     return f"name: w\nsteps:{before}\n  a:\n{indented}\n"
 
 
-def test_a_whole_file_is_taken_apart():
+def test_a_whole_file_is_taken_apart() -> None:
     found = WorkflowDefinition.parse(WHOLE, TOOLS)
     assert (found.name, found.description) == ("greet", "Says hello.")
     assert [step.name for step in found.steps] == ["join", "left", "right"]
@@ -81,7 +81,7 @@ def test_a_whole_file_is_taken_apart():
 
 
 @pytest.mark.contract("G-33")
-def test_references_keep_their_place_and_their_type():
+def test_references_keep_their_place_and_their_type() -> None:
     left = next(step for step in WorkflowDefinition.parse(WHOLE, TOOLS).steps if step.name == "left")
     join = next(step for step in WorkflowDefinition.parse(WHOLE, TOOLS).steps if step.name == "join")
     assert dict(left.arguments.fields)["count"] == Reference("inputs", "times")
@@ -92,7 +92,7 @@ def test_references_keep_their_place_and_their_type():
 
 
 @pytest.mark.contract("G-30")
-def test_every_fault_is_reported_at_once_with_its_line():
+def test_every_fault_is_reported_at_once_with_its_line() -> None:
     text = """\
 name: w
 colour: red
@@ -131,13 +131,13 @@ steps:
 
 @pytest.mark.contract("G-31")
 @pytest.mark.parametrize("key", ["read", "read_only", "readonly", "read-only"])
-def test_r28_no_key_makes_an_effect_a_read(key: str):
+def test_r28_no_key_makes_an_effect_a_read(key: str) -> None:
     (fault,) = faults_of(in_step(f"tool: tool:example.agent/send\nwith: {{text: x}}\n{key}: true"))
     assert fault == READ_FAULT.format(line=6, key=key, step="a")
 
 
 @pytest.mark.contract("G-30")
-def test_a_circle_is_shown_with_its_way():
+def test_a_circle_is_shown_with_its_way() -> None:
     steps = "".join(
         f"  {name}: {{tool: tool:example.agent/fetch, with: {{path: x}}, needs: [{need}]}}\n"
         for name, need in (("a", "b"), ("b", "c"), ("c", "a"), ("d", "a"), ("x", "y"), ("y", "x"))
@@ -149,7 +149,7 @@ def test_a_circle_is_shown_with_its_way():
 
 
 @pytest.mark.contract("G-30", "G-33")
-def test_a_circle_made_of_references_is_one_too():
+def test_a_circle_made_of_references_is_one_too() -> None:
     steps = (
         "  a: {tool: tool:example.agent/fetch, with: {path: '${steps.b.x}'}}\n"
         "  b: {tool: tool:example.agent/fetch, with: {path: '${steps.a.x}'}}\n"
@@ -179,18 +179,18 @@ def test_a_circle_made_of_references_is_one_too():
         ("[a]: b", "line 1: a key must be a word"),
     ],
 )
-def test_what_could_do_harm_is_refused(text: str, fault: str):
+def test_what_could_do_harm_is_refused(text: str, fault: str) -> None:
     assert any(found.startswith(fault) for found in faults_of(text))
 
 
 @pytest.mark.contract("G-32")
-def test_aliases_cannot_make_a_small_file_large():
+def test_aliases_cannot_make_a_small_file_large() -> None:
     lines = ["a0: &a0 [x, x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40))]
     assert any("is an alias" in fault for fault in faults_of("\n".join(lines)))
 
 
 @pytest.mark.contract("G-32")
-def test_plain_words_stay_words():
+def test_plain_words_stay_words() -> None:
     text = in_step(
         "tool: tool:example.agent/send\nwith: {text: no, options: {at: 12:30, on: 2020-01-01, a: 0x1F, b: off}}"
     )
@@ -222,7 +222,7 @@ def test_plain_words_stay_words():
         ("text: x\ntags: '${inputs.items}'", True),
     ],
 )
-def test_arguments_are_checked_against_the_contract(argument: str, fits: bool):  # noqa: FBT001 - a table of cases
+def test_arguments_are_checked_against_the_contract(argument: str, fits: bool) -> None:  # noqa: FBT001 - a table of cases
     inputs = "inputs: {whole: {type: integer}, word: {type: string}, items: {type: list}}\n"
     body = argument.replace("\n", ", ")
     text = inputs + in_step(f"tool: tool:example.agent/send\nwith: {{{body}}}")
@@ -244,7 +244,7 @@ def test_arguments_are_checked_against_the_contract(argument: str, fits: bool): 
         ("${steps.a..x}", "'${steps.a..x}' is no reference"),
     ],
 )
-def test_a_reference_that_leads_nowhere_is_a_fault(value: str, fault: str):
+def test_a_reference_that_leads_nowhere_is_a_fault(value: str, fault: str) -> None:
     (found,) = faults_of(in_step(f"tool: tool:example.agent/send\nwith:\n  text: '{value}'"))
     assert found.startswith(f"line 6: {fault}")
 
@@ -261,7 +261,7 @@ def test_a_reference_that_leads_nowhere_is_a_fault(value: str, fault: str):
         ("max_reads: 1", "line 1: 'max_reads' is no key of limits"),
     ],
 )
-def test_limits_that_cannot_hold_are_a_fault(limits: str, fault: str):
+def test_limits_that_cannot_hold_are_a_fault(limits: str, fault: str) -> None:
     step = "{tool: tool:example.agent/fetch, with: {path: x}"
     text = f"limits: {{{limits}}}\nname: w\nsteps:\n  a: {step}, units: 5}}\n  b: {step}}}\n"
     assert [found.partition(";")[0] for found in faults_of(text)] == [fault]
@@ -287,12 +287,12 @@ def test_limits_that_cannot_hold_are_a_fault(limits: str, fault: str):
         "name: w\ninputs: {x: {type: text}}\nsteps: {a: {tool: 'tool:example.agent/fetch', with: {path: x}}}",
     ],
 )
-def test_what_is_of_the_wrong_shape_is_a_fault_and_never_an_error(text: str):
+def test_what_is_of_the_wrong_shape_is_a_fault_and_never_an_error(text: str) -> None:
     assert all(fault.startswith("line ") for fault in faults_of(text))
 
 
 @pytest.mark.contract("G-34")
-def test_comments_order_and_spelling_do_not_change_the_digest():
+def test_comments_order_and_spelling_do_not_change_the_digest() -> None:
     one = """\
 name: w
 steps:
@@ -318,7 +318,7 @@ name: w
 
 
 @pytest.mark.contract("G-34")
-def test_a_canonical_text_gives_the_same_definition_back():
+def test_a_canonical_text_gives_the_same_definition_back() -> None:
     found = WorkflowDefinition.parse(WHOLE, TOOLS)
     again = WorkflowDefinition.from_document(found.document, TOOLS)
     assert (again, again.steps, again.limits, again.inputs) == (found, found.steps, found.limits, found.inputs)
@@ -328,7 +328,7 @@ def test_a_canonical_text_gives_the_same_definition_back():
 
 
 @pytest.mark.contract("G-34")
-def test_a_canonical_text_is_checked_too():
+def test_a_canonical_text_is_checked_too() -> None:
     with pytest.raises(InvalidWorkflow):
         WorkflowDefinition.from_document("{")
     with pytest.raises(InvalidWorkflow, match="no tool"):
@@ -336,7 +336,7 @@ def test_a_canonical_text_is_checked_too():
 
 
 @pytest.mark.contract("G-35")
-def test_inputs_are_checked_all_at_once_and_never_shown():
+def test_inputs_are_checked_all_at_once_and_never_shown() -> None:
     found = WorkflowDefinition.parse(WHOLE, TOOLS)
     assert found.checked_inputs({"who": "me"}) == {"who": "me", "times": 2}
     with pytest.raises(InvalidInput) as caught:
@@ -346,7 +346,7 @@ def test_inputs_are_checked_all_at_once_and_never_shown():
     assert "canary" not in str(caught.value)
 
 
-def test_ten_thousand_steps_are_read_and_one_more_is_a_fault():
+def test_ten_thousand_steps_are_read_and_one_more_is_a_fault() -> None:
     step = "{tool: 'tool:example.agent/fetch', with: {path: x}}"
     text = "name: w\nsteps:\n" + "".join(f"  s{number}: {step}\n" for number in range(10_000))
     assert len(WorkflowDefinition.parse(text, TOOLS).steps) == 10_000

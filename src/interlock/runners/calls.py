@@ -78,8 +78,8 @@ class GoalCalls:
         return await self._dispatcher.outputs.of(call_id)
 
     def stop(self, reason: StopReason) -> None:
-        """Stop the goal. The first reason stays."""
-        if not self.stopped.done():
+        """Stop the goal. The first reason stays; after the agent's own end there is none."""
+        if not self.stopped.done() and not self.closed:
             self.stopped.set_result(reason)
         self.signal.cancel()
 

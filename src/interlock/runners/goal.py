@@ -104,7 +104,8 @@ class GoalRunner:
         task = asyncio.create_task(agent)
         timer = asyncio.create_task(self.clock.sleep(max(0.0, calls.budget.ends_at - self.clock.elapsed())))
         try:
-            done, _ = await asyncio.wait({task, timer, calls.stopped}, return_when=asyncio.FIRST_COMPLETED)
+            awaited: set[asyncio.Future[Any]] = {task, timer, calls.stopped}
+            done, _ = await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
             if done == {timer}:
                 calls.stop(StopReason.BUDGET_EXHAUSTED)
         finally:
