@@ -489,4 +489,4 @@ async def test_reads_may_go_through_the_guard_side_by_side() -> None:
     scene.dispatcher._bindings = {"a": literal({"text": "1"}), "b": literal({"text": "2"})}
     async with asyncio.timeout(5):
         outcomes = await asyncio.gather(scene.dispatch("a"), scene.dispatch("b"))
-    assert outcomes == [DispatchOutcome.COMMITTED] * 2
+    assert set(outcomes) == {DispatchOutcome.COMMITTED}

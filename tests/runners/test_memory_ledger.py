@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ RUN = "run_" + "1" * 32
 OTHER = "run_" + "2" * 32
 
 
-def save(sequence: int, state: str = "running", run: str = RUN, **changes: object) -> RunSave:
+def save(sequence: int, state: str = "running", run: str = RUN, **changes: Any) -> RunSave:
     document = {
         "plan_digest": "sha256:0",
         "states": [["a", state]],
@@ -66,9 +67,7 @@ async def test_saves_are_numbered_without_gaps_and_can_be_repeated(ledger: Memor
         {"states": [["a", "pending"]]},
     ],
 )
-async def test_a_save_that_does_not_extend_the_last_is_refused(
-    ledger: MemoryLedger, changes: dict[str, object]
-) -> None:
+async def test_a_save_that_does_not_extend_the_last_is_refused(ledger: MemoryLedger, changes: dict[str, Any]) -> None:
     await ledger.save(save(1, "committed", stop_reason="completed"))
     for refused in (save(2, "committed", stop_reason="completed", **changes), save(2, "committed")):
         with pytest.raises(Conflict):

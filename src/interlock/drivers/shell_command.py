@@ -130,12 +130,12 @@ class Shell:
         return False
 
     def _part(self, shell: int) -> None:
-        """Reap a shell that has ended and left nothing behind, or keep its number for the end of the device."""
-        if any(not each.zombie for each in processes().values() if each.session == shell):
-            self._sessions.add(shell)
-        else:
-            reap_followers({shell})
-            reap({shell})
+        """Reap this shell, and those before it, as far as nothing of what they started lives in their sessions."""
+        self._sessions.add(shell)
+        empty = self._sessions - {each.session for each in processes().values() if not each.zombie}
+        self._sessions -= empty
+        reap_followers(empty)
+        reap(empty)
 
 
 class Capture:
