@@ -158,7 +158,9 @@ class SettleCall:
 
 @dataclass(frozen=True)
 class EndAttempt:
-    """Close an attempt as its host reports it: a finish or a release. `result` is sealed.
+    """Close an attempt as its host reports it: a finish or a release.
+
+    `result` is sealed; `report` says what was reported in a way that the same report again is the same text.
 
     Refused: `lease_superseded` (kept as evidence on the old attempt), `report_conflict`. A repeat is `Replayed`.
     """
@@ -167,6 +169,7 @@ class EndAttempt:
     lease_id: LeaseId
     end: AttemptEnd
     reason: str
+    report: str | None = None
     result: str | None = None
     stopped: bool = False
     clean: bool = False

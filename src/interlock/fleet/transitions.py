@@ -124,9 +124,7 @@ def close_attempt(
         return Closing(REPORTS[end], end.value, device)
     if cancel_requested:
         return Closing(TaskEvent.CANCEL, AttemptEnd.CANCELLED.value, device)
-    exhausted = (
-        tally.uncounted + 1 >= MAX_UNCOUNTED_ENDS if end in UNCOUNTED else tally.counted + 1 >= tally.limit
-    )
+    exhausted = tally.uncounted + 1 >= MAX_UNCOUNTED_ENDS if end in UNCOUNTED else tally.counted + 1 >= tally.limit
     return Closing(TaskEvent.GIVE_UP if exhausted else TaskEvent.REQUEUE, end.value, device)
 
 

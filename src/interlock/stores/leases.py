@@ -134,21 +134,20 @@ def end_attempt(tx: Transaction, operation: EndAttempt) -> Outcome:
     attempt = tx.row("attempt_by_lease", lease=operation.lease_id)
     if attempt is None or attempt["host"] != operation.host:
         raise Refusal("lease_superseded")
-    report = f"{operation.end.value} {operation.reason}"
     if attempt["report"] is not None:
-        if attempt["report"] != report:
+        if attempt["report"] != operation.report:
             raise Refusal("report_conflict", text(attempt, "report"))
         return Replayed()
     try:
         lease = live_lease(tx, operation.host, operation.lease_id)
     except Refusal:
-        tx.write("keep_late_report", attempt=attempt["id"], report=report)
+        tx.write("keep_late_report", attempt=attempt["id"], report=operation.report)
         return Applied("lease_superseded")
-    _close(tx, lease, operation, report=report)
+    _close(tx, lease, operation)
     return Applied()
 
 
-def _close(tx: Transaction, lease: Row, ended: EndAttempt, *, report: str | None) -> None:
+def _close(tx: Transaction, lease: Row, ended: EndAttempt) -> None:
     """End an attempt: its lease, its device, its task and its record, in one transaction."""
     task = tx.row("task", task=lease["task"])
     if task is None:
@@ -167,7 +166,8 @@ def _close(tx: Transaction, lease: Row, ended: EndAttempt, *, report: str | None
     _vacate(tx, lease, closing.device, claimed=claimed)
     _judge_device(tx, lease, ended.end, claimed=claimed)
     _move_task(tx, task, closing, ended)
-    tx.write("end_attempt", attempt=lease["attempt"], end_kind=ended.end.value, reason=ended.reason, report=report)
+    record = {"end_kind": ended.end.value, "reason": ended.reason, "report": ended.report}
+    tx.write("end_attempt", attempt=lease["attempt"], **record)
 
 
 def _vacate(tx: Transaction, lease: Row, event: DeviceEvent, *, claimed: bool) -> None:
@@ -217,7 +217,7 @@ def expire(tx: Transaction, lease: Row, sweep: Sweep) -> None:
         retry_first=sweep.retry_first,
         retry_longest=sweep.retry_longest,
     )
-    _close(tx, lease, ended, report=None)
+    _close(tx, lease, ended)
 
 
 def sweep(tx: Transaction, operation: Sweep) -> Outcome:
@@ -247,7 +247,7 @@ def goodbye(tx: Transaction, operation: Goodbye) -> Outcome:
             AttemptEnd.NOT_STARTED.value,
             retry_first=0,
         )
-        _close(tx, lease, not_started, report=None)
+        _close(tx, lease, not_started)
     return Applied()
 
 
@@ -269,5 +269,5 @@ def cancel(tx: Transaction, operation: Cancel) -> Outcome:
         AttemptEnd.CANCELLED,
         AttemptEnd.CANCELLED.value,
     )
-    _close(tx, lease, cancelled, report=None)
+    _close(tx, lease, cancelled)
     return Applied(TaskStatus.CANCELLED.value)

@@ -1,5 +1,6 @@
 -- Every statement that the stores run. A header line gives a name and a sentence; `(sqlite)` and `(postgres)` mark
--- the two forms of a statement that cannot be one text. `interlock_now()` is the store's clock in microseconds.
+-- the two forms of a statement that cannot be one text. `interlock_now()` is the store's clock in microseconds,
+-- and `:presence` is there for every statement: how long a host counts as present after it was last heard of.
 
 -- clock: What time it is by the store.
 SELECT interlock_now() AS now;
@@ -127,7 +128,8 @@ SELECT * FROM device WHERE host = :host;
 -- devices: Every device, with what its state follows from.
 SELECT
   device.*, device_occupancy.occupancy, host.last_beat_at, idle.since AS idle_since, lease.task AS task,
-  vacating.attempt AS vacating_attempt
+  vacating.attempt AS vacating_attempt,
+  CASE WHEN device.reported = 1 AND host.last_beat_at > interlock_now() - :presence THEN 1 ELSE 0 END AS present
 FROM device
 JOIN device_occupancy ON device_occupancy.device = device.id
 JOIN host ON host.id = device.host

@@ -12,8 +12,7 @@ def read_snapshot(tx: Transaction, *, most: int) -> Snapshot:
     """The oldest few tasks of each shape that an idle device satisfies, those devices, and when to look again."""
     now = tx.now()
     devices = tuple(
-        pooled_device(row, occupancy="idle", now=now, presence=tx.presence)
-        for row in tx.rows("idle_devices", presence=tx.presence)
+        pooled_device(row, occupancy="idle", now=now, presence=tx.presence) for row in tx.rows("idle_devices")
     )
     shapes = {number(row, "id"): constraints_of_shape(text(row, "wanted")) for row in tx.rows("shapes")}
     heads = _shared_heads(tx, shapes, devices, most) + _pinned_heads(tx, shapes, devices, most)

@@ -71,7 +71,7 @@ class SqliteTransaction:
         self.presence = presence
 
     def _execute(self, query: str, parameters: dict[str, object]) -> sqlite3.Cursor:
-        return self._connection.execute(self._queries[query], parameters)
+        return self._connection.execute(self._queries[query], {"presence": self.presence, **parameters})
 
     def rows(self, query: str, **parameters: object) -> list[Row]:
         """See `Transaction.rows`."""

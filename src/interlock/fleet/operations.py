@@ -1,0 +1,297 @@
+"""`Fleet`: what people and programs ask for. It validates, seals, and turns each request into operations."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from interlock.clock import Clock, SystemClock, new_id
+from interlock.errors import (
+    Conflict,
+    InvalidInput,
+    NotFound,
+    NotPermitted,
+    QueueFull,
+)
+from interlock.fleet import reading
+from interlock.fleet.matching import obstacle
+from interlock.fleet.model import Constraints, DeviceRef, HostId, TaskId
+from interlock.fleet.service import GoalRequest, SubmitRequest, WorkflowRequest
+from interlock.fleet.session import HostSession
+from interlock.fleet.settings import FleetSettings, microseconds
+from interlock.fleet.store import (
+    Cancel,
+    Define,
+    ForceRelease,
+    Operation,
+    Outcome,
+    Refused,
+    RegisterHost,
+    SetService,
+    Store,
+    Submit,
+)
+from interlock.fleet.strategies import strategy_named
+from interlock.fleet.views import CancelAnswer, DeviceView, Obstacle, ScheduledTask, TaskDetail, Violation, Waiting
+from interlock.fleet.wakeups import ASSIGNABLE, Wakeups, host_topic, task_topic, wait_at_most
+from interlock.telemetry import Event, emit
+
+MAX_GOAL_CHARACTERS = 100_000
+BACKSTOP_SECONDS = 1.0
+
+
+class Sealer(Protocol):
+    """Protects what is stored of inputs and outputs."""
+
+    def seal(self, plain: bytes) -> bytes:
+        """Encrypt."""
+        ...
+
+    def open(self, sealed: bytes) -> bytes:
+        """Decrypt."""
+        ...
+
+
+@dataclass(frozen=True)
+class CheckedDefinition:
+    """A workflow that may be stored: its name, its canonical text and that text's digest."""
+
+    name: str
+    document: str
+    digest: str
+
+
+class Definitions(Protocol):
+    """Checks workflows for the fleet, which knows nothing of their format."""
+
+    def check(self, text: str) -> CheckedDefinition:
+        """The definition in a file's text, or `InvalidWorkflow` with every fault."""
+        ...
+
+    def check_inputs(self, document: str, inputs: Mapping[str, object]) -> dict[str, object]:
+        """The inputs of one task with defaults filled in, or `InvalidInput`."""
+        ...
+
+
+def token_hash(credential: str) -> str:
+    """How a credential is stored. It is 256 bits of chance, so one round is enough."""
+    return hashlib.sha256(credential.encode()).hexdigest()
+
+
+class Fleet:
+    """The fleet over a store. See `interlock.fleet.service.FleetService`."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        settings: FleetSettings,
+        sealer: Sealer,
+        definitions: Definitions,
+        clock: Clock | None = None,
+    ) -> None:
+        self.store = store
+        self.settings = settings
+        self.strategy = strategy_named(settings.strategy)
+        self.wakeups = Wakeups()
+        self._sealer = sealer
+        self._definitions = definitions
+        self._clock = clock or SystemClock()
+
+    async def register_host(self, name: str, credential: str) -> None:
+        """Make a host known under a credential, or give it a new one."""
+        host = DeviceRef.parse(f"{name}/0").host
+        await self._commit(RegisterHost(host, token_hash(credential)))
+
+    async def host(self, credential: str) -> HostSession:
+        """The session of the host that this credential belongs to. Raises `NotPermitted`."""
+        rows = await self.store.rows("host_by_token", token_hash=token_hash(credential))
+        if not rows:
+            message = "the host's credential is not known: register the host, or give it its present credential"
+            raise NotPermitted(message)
+        return HostSession(
+            HostId(str(rows[0]["id"])), self.store, self.settings, self.wakeups, self._sealer, self._clock
+        )
+
+    async def submit(self, request: SubmitRequest) -> TaskId:
+        """See `FleetService.submit`.
+
+        Raises:
+            QueueFull: nothing was written.
+            InvalidInput, InvalidWorkflow, NotFound: the work cannot be taken, and why.
+            Conflict: the idempotency key came with another body before.
+        """
+        operation, definition = await self._submission(request)
+        operations: list[Operation] = [operation] if definition is None else [definition, operation]
+        outcome = (await self.store.commit(operations))[-1]
+        if isinstance(outcome, Refused):
+            raise self._refused_submission(outcome)
+        emit(Event.TASK_SUBMITTED, task=str(outcome.value))
+        self.wakeups.notify(ASSIGNABLE)
+        return TaskId(str(outcome.value))
+
+    def _refused_submission(self, outcome: Refused) -> Exception:
+        if outcome.code == "queue_full":
+            most = self.settings.max_queue_depth
+            return QueueFull(f"{most} tasks are queued already, which is the limit: submit again when some have run")
+        if outcome.code == "idempotency_conflict":
+            return Conflict(f"the idempotency key was used for {outcome.detail} with another body: use another key")
+        if outcome.code == "not_found":
+            return NotFound(outcome.detail)
+        return InvalidInput(outcome.detail or outcome.code)
+
+    async def _submission(self, request: SubmitRequest) -> tuple[Submit, Define | None]:
+        work = request.work
+        if isinstance(work, GoalRequest):
+            body, label, definition = _goal_body(work), "goal", None
+            digest = None
+        else:
+            checked, definition = await self._definition(work)
+            inputs = self._definitions.check_inputs(checked.document, work.inputs or {})
+            body, label, digest = {"inputs": inputs, "digest": checked.digest}, checked.name, checked.digest
+        attempts = self.settings.max_attempts if request.max_attempts is None else request.max_attempts
+        if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= 100:  # noqa: PLR2004
+            message = "max_attempts is a whole number from 1 to 100"
+            raise InvalidInput(message)
+        operation = Submit(
+            task_id=TaskId(new_id("task")),
+            kind="goal" if digest is None else "workflow",
+            label=label,
+            sealed=self._seal(body),
+            body_digest=_body_digest(request, body),
+            workflow=digest,
+            constraints=request.constraints,
+            ranker=self.strategy,
+            submitter=request.submitter,
+            priority=request.priority,
+            idempotency_key=request.idempotency_key,
+            max_attempts=attempts,
+            max_queue_depth=self.settings.max_queue_depth,
+        )
+        return operation, definition
+
+    async def _definition(self, work: WorkflowRequest) -> tuple[CheckedDefinition, Define | None]:
+        if work.text is not None:
+            checked = await asyncio.to_thread(self._definitions.check, work.text)
+            return checked, Define(checked.digest, checked.name, self._seal(checked.document))
+        rows = await self.store.rows("workflow", digest=work.digest)
+        if not rows:
+            message = f"there is no workflow {work.digest}: submit its text, or a digest that was stored"
+            raise NotFound(message)
+        document = self._open(str(rows[0]["sealed"]))
+        return CheckedDefinition(str(rows[0]["name"]), str(document), str(rows[0]["digest"])), None
+
+    async def get(self, task_id: str) -> TaskDetail:
+        """See `FleetService.get`. Raises `NotFound`."""
+        return await reading.task_detail(self.store, task_id, self._open)
+
+    async def wait(self, task_id: str, seconds: float) -> ScheduledTask:
+        """See `FleetService.wait`. Raises `NotFound`."""
+        deadline = self._clock.elapsed() + seconds
+        while True:
+            with self.wakeups.registered(task_topic(task_id)) as changed:
+                task = await reading.scheduled_task(self.store, task_id, self._open)
+                left = deadline - self._clock.elapsed()
+                if task.ended_at is not None or left <= 0:
+                    return task
+                await wait_at_most(changed, min(left, BACKSTOP_SECONDS))
+
+    async def tasks(self, *, most: int = 100) -> list[ScheduledTask]:
+        """See `FleetService.tasks`."""
+        return await reading.newest_tasks(self.store, most)
+
+    async def cancel(self, task_id: str) -> CancelAnswer:
+        """See `FleetService.cancel`. Raises `NotFound`."""
+        outcome = await self._commit(Cancel(TaskId(task_id)))
+        hosts = {str(row["host"]) for row in await self.store.rows("lease_of_task", task=task_id)}
+        self.wakeups.notify(ASSIGNABLE, task_topic(task_id), *(host_topic(host) for host in hosts))
+        return CancelAnswer(task_id, str(getattr(outcome, "value", "")))
+
+    async def why(self, task_id: str) -> Waiting:
+        """See `FleetService.why`. Raises `NotFound`."""
+        task = await reading.scheduled_task(self.store, task_id, self._open)
+        place = await self.store.rows("ready_place", task=task_id)
+        pin = None if task.device is None else DeviceRef.parse(task.device)
+        wanted = Constraints(task.driver_type, frozenset(task.tags), pin)
+        pooled = await reading.pooled_devices(self.store)
+        obstacles = [(str(device.ref), obstacle(wanted, device)) for device in pooled]
+        return Waiting(
+            task_id=task_id,
+            status=task.status,
+            summary=reading.summary(task, [reason for _, reason in obstacles]),
+            ahead=int(str(place[0]["ahead"])) if place and task.status == "queued" and not task.held_for else None,
+            obstacles=tuple(Obstacle(name, reason or "it could take the task now") for name, reason in obstacles),
+        )
+
+    async def devices(self) -> list[DeviceView]:
+        """See `FleetService.devices`."""
+        return await reading.device_views(self.store)
+
+    async def set_service(self, device: DeviceRef, service: str, reason: str | None) -> None:
+        """Take a device out of service (`draining`, `quarantined`) or back (`in_service`). Raises `NotFound`."""
+        await self._commit(SetService(device, service, reason))
+        self.wakeups.notify(ASSIGNABLE)
+
+    async def force_release(self, device: DeviceRef) -> None:
+        """Free a device whatever holds it; the attempt that held it is over. Raises `NotFound`."""
+        retry = (self.settings.retry_first_seconds, self.settings.retry_longest_seconds)
+        await self._commit(ForceRelease(device, *(microseconds(seconds) for seconds in retry)))
+        self.wakeups.notify(ASSIGNABLE)
+
+    async def violations(self) -> list[Violation]:
+        """See `FleetService.violations`."""
+        return await reading.violations(self.store)
+
+    async def _commit(self, operation: Operation) -> Outcome:
+        (outcome,) = await self.store.commit([operation])
+        if isinstance(outcome, Refused):
+            raise NotFound(outcome.detail) if outcome.code == "not_found" else Conflict(outcome.detail or outcome.code)
+        return outcome
+
+    def _seal(self, value: object) -> str:
+        return self._sealer.seal(json.dumps(value, separators=(",", ":")).encode()).decode("ascii")
+
+    def _open(self, sealed: str) -> object:
+        return json.loads(self._sealer.open(sealed.encode("ascii")))
+
+
+def _goal_body(work: GoalRequest) -> dict[str, object]:
+    if not isinstance(work.goal, str) or not work.goal.strip() or len(work.goal) > MAX_GOAL_CHARACTERS:
+        message = f"a goal is 1 to {MAX_GOAL_CHARACTERS} characters"
+        raise InvalidInput(message)
+    module, colon, function = str(work.agent).partition(":")
+    if not colon or not all(part.isidentifier() for part in [*module.split("."), *function.split(".")]):
+        message = f"{work.agent!r} is not an agent: write MODULE:FUNCTION"
+        raise InvalidInput(message)
+    if not 1 <= work.max_calls <= 10_000 or not 0 < work.max_elapsed_seconds <= 10**7:  # noqa: PLR2004
+        message = "max_calls is from 1 to 10000, max_elapsed_seconds more than 0 and at most 10000000"
+        raise InvalidInput(message)
+    return {
+        "goal": work.goal,
+        "agent": work.agent,
+        "max_calls": work.max_calls,
+        "max_elapsed_seconds": work.max_elapsed_seconds,
+    }
+
+
+def _body_digest(request: SubmitRequest, body: Mapping[str, object]) -> str:
+    """The digest of everything that makes two submissions the same."""
+    constraints = request.constraints
+    said = [
+        body,
+        constraints.driver_type,
+        sorted(constraints.tags),
+        str(constraints.device),
+        request.priority,
+        request.max_attempts,
+    ]
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def with_submitter(request: SubmitRequest, submitter: str) -> SubmitRequest:
+    """The same request in the name of whoever's credential it came with."""
+    return replace(request, submitter=submitter)

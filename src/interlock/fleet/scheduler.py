@@ -1,0 +1,126 @@
+"""The loop that assigns and expires: it decides nothing itself, and it outlives every fault of the store."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from interlock.clock import MICROSECONDS, Clock, SystemClock, jitter, new_id
+from interlock.errors import InterlockError
+from interlock.fleet.matching import PooledDevice
+from interlock.fleet.model import AttemptId, DeviceId, LeaseId, TaskId
+from interlock.fleet.operations import Fleet
+from interlock.fleet.settings import microseconds
+from interlock.fleet.store import Applied, Grant, Refused, Sweep
+from interlock.fleet.strategies import AssignmentStrategy, QueuedTask, Snapshot
+from interlock.fleet.wakeups import ASSIGNABLE, host_topic, task_topic, wait_at_most
+from interlock.telemetry import Event, emit
+
+
+@dataclass(frozen=True)
+class AssignReport:
+    """What one pass did: the granted tasks, and each refused pair with the code of its refusal."""
+
+    granted: tuple[TaskId, ...] = ()
+    refused: tuple[tuple[TaskId, str, str], ...] = field(default=())
+
+
+class TaskScheduler:
+    """Matches queued tasks to idle devices by a named strategy, and ends attempts whose deadline has passed."""
+
+    def __init__(self, fleet: Fleet, *, clock: Clock | None = None) -> None:
+        self._fleet = fleet
+        self._store = fleet.store
+        self._settings = fleet.settings
+        self._strategy: AssignmentStrategy = fleet.strategy
+        self._clock = clock or SystemClock()
+        # A deferred look at what is due is bounded by the backstop, so this only ever shortens a wait.
+        self._revisit_seconds = self._settings.sweep_every_seconds
+        self.submit = fleet.submit
+
+    async def assign(self) -> AssignReport:
+        """One pass: a snapshot, its pairs, and each pair granted or refused in a transaction of its own."""
+        snapshot = await self._store.snapshot(most=self._settings.max_queue_depth)
+        pairs = _distinct(self._strategy.pair(snapshot))
+        self._revisit_seconds = self._until_due(snapshot)
+        if not pairs:
+            return AssignReport()
+        outcomes = await self._store.commit([self._grant(task, device) for task, device in pairs])
+        granted, refused = [], []
+        for (task, device), outcome in zip(pairs, outcomes, strict=True):
+            if isinstance(outcome, Refused):
+                refused.append((task.task_id, device.device_id, outcome.code))
+                emit(Event.GRANT_REFUSED, task=task.task_id, device=device.device_id, code=outcome.code)
+            else:
+                granted.append(task.task_id)
+                emit(Event.TASK_ASSIGNED, task=task.task_id, device=device.device_id)
+                self._fleet.wakeups.notify(host_topic(device.ref.host), task_topic(task.task_id))
+        return AssignReport(tuple(granted), tuple(refused))
+
+    async def expire(self) -> int:
+        """End every attempt whose deadline has passed, offer what was held until now; says how many attempts ended."""
+        retry = (self._settings.retry_first_seconds, self._settings.retry_longest_seconds)
+        (outcome,) = await self._store.commit([Sweep(*(microseconds(seconds) for seconds in retry))])
+        expired, offered = (
+            outcome.value if isinstance(outcome, Applied) and isinstance(outcome.value, tuple) else (0, 0)
+        )
+        if expired or offered:
+            emit(Event.LEASE_LOST, leases=expired)
+            self._fleet.wakeups.notify(ASSIGNABLE)
+        return int(expired)
+
+    async def run(self) -> None:
+        """Assign on every change and sweep on time, until cancelled."""
+        next_sweep = self._clock.elapsed()
+        while True:
+            with self._fleet.wakeups.registered(ASSIGNABLE) as changed:
+                if self._clock.elapsed() >= next_sweep:
+                    await self._try_to_sweep()
+                    next_sweep = self._clock.elapsed() + jitter(self._settings.sweep_every_seconds)
+                if not await self._try_to_assign():
+                    await wait_at_most(
+                        changed, max(0.0, min(next_sweep - self._clock.elapsed(), self._revisit_seconds))
+                    )
+
+    async def _try_to_sweep(self) -> None:
+        try:
+            await self.expire()
+        except InterlockError as error:
+            emit(Event.SWEEP_FAILED, code=error.code)
+
+    async def _try_to_assign(self) -> bool:
+        """Assign, and say whether another pass is worth while at once: a pair was refused because something moved."""
+        try:
+            report = await self.assign()
+        except InterlockError as error:
+            emit(Event.ASSIGN_FAILED, code=error.code)
+            await asyncio.sleep(0)
+            return False
+        return bool(report.granted and report.refused)
+
+    def _grant(self, task: QueuedTask, device: PooledDevice) -> Grant:
+        return Grant(
+            attempt_id=AttemptId(new_id("att")),
+            lease_id=LeaseId(new_id("lease")),
+            task_id=task.task_id,
+            device_id=DeviceId(device.device_id),
+            claim_ttl=microseconds(self._settings.claim_ttl_seconds),
+        )
+
+    def _until_due(self, snapshot: Snapshot) -> float:
+        if snapshot.revisit_at is None:
+            return self._settings.sweep_every_seconds
+        return max(0.0, (snapshot.revisit_at - self._clock.now()) / MICROSECONDS)
+
+
+def _distinct(pairs: object) -> list[tuple[QueuedTask, PooledDevice]]:
+    """The pairs whose task and device were not paired before: a strategy's slip must not cost the others the pass."""
+    tasks: set[str] = set()
+    devices: set[str] = set()
+    kept = []
+    for task, device in pairs if isinstance(pairs, (list, tuple)) else ():
+        if task.task_id not in tasks and device.device_id not in devices:
+            kept.append((task, device))
+            tasks.add(task.task_id)
+            devices.add(device.device_id)
+    return kept
