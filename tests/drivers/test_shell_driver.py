@@ -6,7 +6,8 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from interlock.actions import CancellationSignal, DispatchOutcome
 from interlock.drivers.driver import driver_names, load_driver
 from interlock.drivers.process_tree import processes
 from interlock.drivers.shell import ShellDevice, ShellDriver
+from interlock.drivers.shell_command import status_of
+from interlock.drivers.shell_files import Refused, Workdir, write
 from interlock.errors import InvalidInput
 from interlock.fleet.model import DeviceRef, HostId
 from interlock.guard.tools import Answer, CallContext, ProbedTool, ToolResult
@@ -106,6 +109,21 @@ async def test_a_command_cannot_write_the_marker_itself(device: ShellDevice) -> 
     forged = "printf '%s 0\\n' 0123456789abcdef0123456789abcdef >&3; kill -9 $PPID"
     result = await call(device, "run", command=forged)
     assert result.outcome is DispatchOutcome.REVIEW_REQUIRED
+
+
+@pytest.mark.contract("G-37")
+@pytest.mark.parametrize(
+    "marker", [b"", b"nonce 0", b"other 0\n", b"nonce\n", b"nonce x\n", b"nonce 0 0\n", b"nonce -1\n"]
+)
+def test_a_marker_counts_only_in_full_and_with_its_nonce(marker: bytes) -> None:
+    assert status_of(marker, "nonce") is None
+    assert status_of(b"nonce 7\n", "nonce") == 7
+
+
+@pytest.mark.contract("G-37", "G-40")
+async def test_a_command_does_not_hold_the_pipes_of_its_marker(device: ShellDevice) -> None:
+    result = await call(device, "run", command="ls /proc/$$/fd")
+    assert out(result)["stdout"].split() == ["0", "1", "2"]
 
 
 @pytest.mark.contract("G-37")
@@ -293,6 +311,35 @@ async def test_no_path_leaves_the_directory(device: ShellDevice, tmp_path: Path)
     assert error_of(await call(device, "list", path="out")) == "outside_directory"
     assert names_in(outside) == ["secret"]
     assert (outside / "secret").read_text() == "canary"
+
+
+@pytest.mark.contract("G-43")
+def test_a_link_put_in_after_the_check_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "in" / "d").mkdir(parents=True)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "a").write_text("canary")
+    workdir = Workdir(tmp_path / "in")
+    target = workdir.resolve("d/a")
+    (tmp_path / "in" / "d").rename(tmp_path / "in" / "e")
+    (tmp_path / "in" / "d").symlink_to(tmp_path / "out")
+    with pytest.raises(Refused, match="outside_directory"), workdir.opened(target, os.O_RDONLY):
+        pass
+    with pytest.raises(Refused), workdir.opened(target.parent, os.O_RDONLY):
+        pass
+
+
+@pytest.mark.contract("G-41")
+def test_a_file_that_reads_back_otherwise_is_in_doubt(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("other")
+
+    class LyingDisk(Workdir):
+        @contextmanager
+        def opened(self, target: Path, flags: int) -> Iterator[int]:
+            with super().opened(self.root / "other" if target.name == "a" else target, flags) as descriptor:
+                yield descriptor
+
+    result = write(LyingDisk(tmp_path), {"path": "a", "content": "text"})
+    assert (result.outcome, result.evidence) == (DispatchOutcome.REVIEW_REQUIRED, None)
 
 
 @pytest.mark.contract("G-43")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from interlock.fleet.model import (
     EndKind,
     EntryState,
     GoalWork,
+    HandOver,
     LeaseId,
     RunSave,
     Settlement,
@@ -310,6 +311,52 @@ async def test_an_effect_in_flight_at_the_end_of_the_time_is_in_doubt() -> None:
         return await tools.call(PUT.id, value="x")
 
     assert await attempt.run(body) == Ending(EndKind.FAILED, "review_required")
+
+
+@pytest.mark.contract("G-50")
+async def test_what_earlier_calls_took_counts_to_the_time() -> None:
+    record = MemoryRecord()
+
+    async def body(tools: GoalTools, _: GoalContext) -> object:
+        return await tools.call(GET.id, key="x")
+
+    assert (await Attempt(record).run(body)).kind is EndKind.DONE
+    ((run_id, saves),) = record.runs.items()
+    document = json.loads(saves[-1].checkpoint) | {"elapsed_ns": 100_000_000_000}
+    record.runs[run_id] = [*saves, replace(saves[-1], checkpoint=json.dumps(document))]
+    later = Attempt(record)
+    assert await later.run(body) == Ending(EndKind.FAILED, "budget_exhausted")
+    assert later.get.calls == []
+
+
+@pytest.mark.contract("G-09", "G-49")
+async def test_an_agent_that_gives_up_before_an_effect_begins_may_go_on() -> None:
+    class Slow(MemoryLedger):
+        reached = asyncio.Event()
+        go_on = asyncio.Event()
+
+        async def hand_over(self, entry: HandOver) -> None:
+            self.reached.set()
+            await self.go_on.wait()
+            await super().hand_over(entry)
+
+    record = MemoryRecord()
+    record.attempt()
+    assert record.live is not None
+    ledger = Slow(record, record.live, DEVICE)
+    attempt = Attempt(record, ledger=ledger)
+
+    async def body(tools: GoalTools, _: GoalContext) -> object:
+        call = asyncio.create_task(tools.call(PUT.id, value="x"))
+        await ledger.reached.wait()
+        call.cancel()
+        ledger.go_on.set()
+        await asyncio.wait({call})
+        return (await tools.call(PUT.id, value="y"))["value"]
+
+    assert (await attempt.run(body)).output == '"y"'
+    assert attempt.put.calls == [{"value": "y"}]
+    assert [entry.state for entry in record.journal.values()] == [EntryState.WITHDRAWN, EntryState.SETTLED]
 
 
 @pytest.mark.contract("G-51")

@@ -81,7 +81,7 @@ class Shell:
             timed_out = await self._wait(shell, mark, timeout_seconds)
             for capture in (marker, stdout, stderr):
                 capture.finish()
-        return Ran(_status(marker.head, nonce), nonce, stdout.text, stderr.text, stdout.cut or stderr.cut, timed_out)
+        return Ran(status_of(marker.head, nonce), nonce, stdout.text, stderr.text, stdout.cut or stderr.cut, timed_out)
 
     async def close(self) -> bool:
         """End all that any command has left running. Says whether it is gone."""
@@ -195,7 +195,8 @@ class Capture:
             self.sink = -1
 
 
-def _status(marker: bytes, nonce: str) -> int | None:
+def status_of(marker: bytes, nonce: str) -> int | None:
+    """The status that a marker gives, or None where it is not whole or not this nonce's."""
     words = marker.decode("ascii", "replace").split()
     complete = marker.endswith(b"\n") and len(words) == len(("nonce", "status")) and words[0] == nonce
     return int(words[1]) if complete and words[1].isdigit() else None
