@@ -9,7 +9,15 @@ from dataclasses import replace
 
 import pytest
 
-from interlock.actions import ActionNode, RunId, ScheduledAction, SchedulerCheckpoint, SchedulerLimits, StopReason
+from interlock.actions import (
+    ActionNode,
+    ActionState,
+    RunId,
+    ScheduledAction,
+    SchedulerCheckpoint,
+    SchedulerLimits,
+    StopReason,
+)
 from interlock.fleet.model import AttemptId, EntryState, History, JournalEntry, RunSave
 from interlock.guard.review import (
     HISTORY_UNREADABLE,
@@ -44,30 +52,17 @@ def save(
     charges: tuple[int, int, int] = (0, 0, 0),
     sequence: int = 5,
 ) -> RunSave:
-    """A checkpoint as a run would have stored it: made from one that the run level itself wrote."""
-    document = dict(template_document())
-    document |= {
-        "run_id": run,
-        "states": [[key, states[key]] for key in sorted(states)],
-        "admitted_actions": charges[0],
-        "reserved_units": charges[1],
-        "elapsed_ns": charges[2],
-        "stop_reason": stop,
-    }
-    return RunSave(run, parent, sequence, json.dumps(document))
-
-
-def template_document() -> Mapping[str, object]:
-    return {
-        "schema_version": 1,
-        "run_id": FIRST,
-        "plan_digest": "sha256:" + "0" * 64,
-        "states": [],
-        "admitted_actions": 0,
-        "reserved_units": 0,
-        "elapsed_ns": 0,
-        "stop_reason": None,
-    }
+    """A run's last save."""
+    checkpoint = SchedulerCheckpoint(
+        run_id=RunId.parse(run),
+        plan_digest="sha256:" + "0" * 64,
+        states=tuple((key, ActionState(states[key])) for key in sorted(states)),
+        admitted_actions=charges[0],
+        reserved_units=charges[1],
+        elapsed_ns=charges[2],
+        stop_reason=StopReason(stop) if stop else None,
+    )
+    return RunSave(run, parent, sequence, checkpoint.to_json())
 
 
 def entry(name: str, state: EntryState, outcome: str | None = None, run: str = FIRST) -> JournalEntry:
@@ -188,7 +183,7 @@ def test_limits_are_counted_over_the_whole_chain() -> None:
     assert (same.run_id, same.parent_run_id) == (SECOND, FIRST)
     assert same.limits == replace(LIMITS, max_actions=8, max_total_units=17, max_elapsed_ns=900)
     assert ids(same) == {"b": (), "c": ("b",), "d": ("c",)}
-    interrupted = replace(second, checkpoint=second.checkpoint.replace('["c", "pending"]', '["c", "running"]'))
+    interrupted = replace(second, checkpoint=second.checkpoint.replace('["c","pending"]', '["c","running"]'))
     third = resume(ACTIONS, LIMITS, History((first, interrupted)))
     assert isinstance(third, SuccessorRun)
     assert third.parent_run_id == SECOND

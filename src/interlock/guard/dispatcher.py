@@ -102,7 +102,7 @@ class ToolDispatcher:
         """Carry out one admitted action. Raises nothing but cancellation: all that is not known is for review."""
         run, guard = run_id.serialize(), self._guard
         call = CallContext(run, node.action_id, guard.device, guard.fence, cancellation)
-        emit(Event.ACTION_ADMITTED, run=run, action=node.action_id, tool=node.tool_id)
+        emit(Event.CALL_BEGAN, run_id=run, action_id=node.action_id, tool_id=node.tool_id)
         closing = Closing(DispatchOutcome.REVIEW_REQUIRED, Cause.UNCERTAIN)
         try:
             closing = await self._close(call, node)
@@ -118,8 +118,14 @@ class ToolDispatcher:
         # Only words are kept: the output of a committed action is with the outputs, that of a failed one nowhere else.
         kept = None if closing.outcome is DispatchOutcome.COMMITTED else closing.output
         self.closings[node.action_id] = Closing(closing.outcome, closing.cause, kept)
-        facts = {"run": call.run_id, "action": call.action_id, "tool": node.tool_id, "outcome": closing.outcome.value}
-        emit(Event.ACTION_ENDED, **facts, cause=closing.cause.value if closing.cause else None)
+        emit(
+            Event.CALL_CLOSED,
+            run_id=call.run_id,
+            action_id=call.action_id,
+            tool_id=node.tool_id,
+            outcome=closing.outcome.value,
+            cause=closing.cause.value if closing.cause else None,
+        )
 
     async def _close(self, call: CallContext, node: ActionNode) -> Closing:
         try:

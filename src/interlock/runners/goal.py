@@ -25,7 +25,6 @@ from interlock.guard.shielding import to_the_end
 from interlock.guard.tools import Tool
 from interlock.runners.calls import NANOSECONDS, CallBudget, GoalCalls, GoalTools
 from interlock.runners.endings import ending_of, failed
-from interlock.telemetry import Event, emit
 
 AGENT_FAILED = "agent_failed"
 AGENT_REFUSED = "agent_refused"
@@ -90,7 +89,6 @@ class GoalRunner:
         calls = GoalCalls(guard, budget, self.drain_timeout_seconds, asyncio.get_running_loop().create_future())
         context = _context(assignment, resumes=resumes)
         end = await self._end(_outcome(agent, work.goal, GoalTools(calls), context), calls, cancellation)
-        emit(Event.RUN_ENDED, task=assignment.task_id, reason=end.value if isinstance(end, StopReason) else end.reason)
         asked = watch.cancel_requested or assignment.cancel_requested
         return ending_of(end, cancel_asked=asked) if isinstance(end, StopReason) else end
 

@@ -20,7 +20,6 @@ from interlock.guard.review import PLAN_CHANGED, FreshRun, SameRun, SettledEnd, 
 from interlock.guard.tools import Tool, contracts_of
 from interlock.runners.endings import ending_of, failed
 from interlock.runners.saving import RunSaver
-from interlock.telemetry import Event, emit
 from interlock.workflows import CompiledWorkflow, WorkflowDefinition, compile_workflow
 
 INVALID_WORKFLOW = "invalid_workflow"
@@ -58,7 +57,6 @@ class WorkflowRunner:
             if isinstance(start, SettledEnd)
             else await self._execute(start, guard, dispatcher, cancellation)
         )
-        emit(Event.RUN_ENDED, task=assignment.task_id, reason=str(reason))
         if reason not in set(StopReason):
             return failed(reason)
         stopped = StopReason(reason)
