@@ -1,0 +1,56 @@
+"""What happens inside one attempt: a graph of actions, run within budgets, with a durable checkpoint at each step."""
+
+from __future__ import annotations
+
+from interlock.actions.checkpoint import ActionState, SchedulerCheckpoint, StatePairs, StopReason, plan_digest
+from interlock.actions.codes import Code
+from interlock.actions.dispatch import CancellationSignal, DispatchOutcome, GuardedDispatcher
+from interlock.actions.graph import (
+    MAX_ACTIONS,
+    MAX_DEPENDENCIES,
+    MAX_FINDINGS,
+    ActionGraphReport,
+    ActionNode,
+    GraphFinding,
+    ScheduledAction,
+    validate_action_graph,
+)
+from interlock.actions.identifiers import ActionId, RunId, ToolId
+from interlock.actions.limits import Preflight, SchedulerLimits, preflight
+from interlock.actions.plan import Cause, Outline, Plan, Why
+from interlock.actions.run import SaveCheckpoint
+from interlock.actions.scheduler import ActionScheduler
+from interlock.errors import SchedulerError
+
+__all__ = [
+    "MAX_ACTIONS",
+    "MAX_DEPENDENCIES",
+    "MAX_FINDINGS",
+    "ActionGraphReport",
+    "ActionId",
+    "ActionNode",
+    "ActionScheduler",
+    "ActionState",
+    "CancellationSignal",
+    "Cause",
+    "Code",
+    "DispatchOutcome",
+    "GraphFinding",
+    "GuardedDispatcher",
+    "Outline",
+    "Plan",
+    "Preflight",
+    "RunId",
+    "SaveCheckpoint",
+    "ScheduledAction",
+    "SchedulerCheckpoint",
+    "SchedulerError",
+    "SchedulerLimits",
+    "StatePairs",
+    "StopReason",
+    "ToolId",
+    "Why",
+    "plan_digest",
+    "preflight",
+    "validate_action_graph",
+]
