@@ -165,6 +165,11 @@ class SqliteStore:
                 lock.release()
             raise
 
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
     async def commit(self, operations: Sequence[Operation]) -> list[Outcome]:
         """See `Store.commit`."""
         answer: Future[list[Outcome]] = Future()

@@ -1,0 +1,309 @@
+"""Workers as processes: started apart, spoken to over a socket, ended as a whole, and found again after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from interlock.drivers.process_tree import ended, processes
+from interlock.errors import InterlockError, LeaseSuperseded, Unavailable
+from interlock.fleet.ledger import AttemptLedger
+from interlock.fleet.model import Assignment, Ending, RunSave
+from interlock.runners.channel import Arguments, Channel
+from interlock.runners.isolation import Isolation
+from interlock.runners.messages import (
+    Start,
+    ending_from_json,
+    hand_over_from_json,
+    save_from_json,
+    settlement_from_json,
+    start_to_json,
+)
+from interlock.telemetry import Event, emit
+
+HELLO_SECONDS = 30.0
+KILL_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class ProcessName:
+    """One process for good: its number and its start in clock ticks, in one boot of the kernel."""
+
+    pid: int
+    start: int
+    boot_id: str
+
+    def alive(self, boot_id: str) -> bool:
+        """Whether it still runs."""
+        found = processes().get(self.pid) if self.boot_id == boot_id else None
+        return found is not None and found.start == self.start and not found.zombie
+
+
+@dataclass(frozen=True)
+class WorkerPlace:
+    """What the workers of one host share. `hidden` are the directories that no task may see."""
+
+    state: Path
+    hidden: tuple[Path, ...]
+    agent_path: Path
+    isolation: Isolation
+    boot_id: str
+    policy: Mapping[str, object] = field(default_factory=dict)
+    options: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+
+
+class WorkerProcess:
+    """See `interlock.fleet.attempt.Worker`."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], channel: Channel, ledger: AttemptLedger, assignment: Assignment
+    ) -> None:
+        self._process = process
+        self._channel = channel
+        self._ledger = ledger
+        self._admitted = {
+            save.run_id: int(json.loads(save.checkpoint)["admitted_actions"]) for save in assignment.history.runs
+        }
+        loop = asyncio.get_running_loop()
+        self.hello: asyncio.Future[None] = loop.create_future()
+        self._report: asyncio.Future[Ending | None] = loop.create_future()
+        self._holding = False
+        self._gone = asyncio.Event()
+        self._serving = asyncio.create_task(self._serve())
+        self.first: ProcessName | None = None
+        self.certain = False
+        self._over = False
+
+    @property
+    def pid(self) -> int:
+        """The process that was started."""
+        return self._process.pid
+
+    @property
+    def over(self) -> bool:
+        """Whether it is certainly gone, with all that it started."""
+        return self._over
+
+    def tell_deadline(self, deadline: float) -> None:
+        """See `Worker.tell_deadline`."""
+        self._channel.note("deadline", deadline=deadline)
+
+    def tell_cancel(self) -> None:
+        """See `Worker.tell_cancel`."""
+        self._channel.note("cancel")
+
+    def tell_lost(self) -> None:
+        """See `Worker.tell_lost`."""
+        self._channel.note("lost")
+
+    def hold(self) -> None:
+        """See `Worker.hold`."""
+        self._holding = True
+
+    def begin(self, start: Start) -> None:
+        """Give the worker its one assignment."""
+        self._channel.note("start", **start_to_json(start))
+
+    async def ended(self) -> Ending | None:
+        """See `Worker.ended`."""
+        return await asyncio.shield(self._report)
+
+    async def stop(self, seconds: float) -> bool:
+        """See `Worker.stop`."""
+        if seconds > 0:
+            if not self._report.done() or self._report.result() is None:
+                self._signal(signal.SIGTERM)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._exited(), seconds)
+        clean = self._process.poll() == 0
+        self._signal(signal.SIGKILL)
+        try:
+            await asyncio.wait_for(self._exited(), KILL_SECONDS)
+        except TimeoutError:
+            return False
+        self._gone.set()
+        await self._channel.close()
+        await self._serving
+        # Apart, the kernel has ended whatever was left. Otherwise only the worker's own orderly end says so.
+        self._over = self.certain or clean
+        return self._over
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.first is not None and self.first.alive(self.first.boot_id):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.first.pid, number)
+        if number is signal.SIGKILL and self._process.poll() is None:
+            self._process.kill()
+
+    async def _exited(self) -> None:
+        """Wait for the first process of the tree, which goes last, and for the one that we started."""
+        for pid in filter(None, (self.first.pid if self.first else None, self._process.pid)):
+            if pid != self._process.pid and not (self.first and self.first.alive(self.first.boot_id)):
+                continue
+            if self._process.poll() is not None and pid == self._process.pid:
+                continue
+            try:
+                descriptor = os.pidfd_open(pid)
+            except ProcessLookupError:
+                continue
+            try:
+                await ended(descriptor)
+            finally:
+                os.close(descriptor)
+        self._process.poll()
+
+    async def _serve(self) -> None:
+        try:
+            await self._channel.serve(self._answer, self._hear)
+        finally:
+            if not self.hello.done():
+                self.hello.set_exception(Unavailable("the worker ended before it said a word"))
+            if not self._report.done():
+                self._report.set_result(None)
+
+    def _hear(self, note: str, arguments: Arguments) -> None:
+        del arguments
+        if note == "hello" and not self.hello.done():
+            self.hello.set_result(None)
+
+    async def _answer(self, call: str, arguments: Arguments) -> object:
+        if call == "save":
+            await self._save(save_from_json(arguments))
+        elif call == "hand_over":
+            await self._ledger.hand_over(hand_over_from_json(arguments))
+        elif call == "withdraw":
+            await self._ledger.withdraw(str(arguments.get("run_id")), str(arguments.get("action_id")))
+        elif call == "settle":
+            await self._ledger.settle(settlement_from_json(arguments))
+        elif call == "output":
+            return await self._ledger.output(str(arguments.get("action_id")))
+        elif call == "finish":
+            ending = ending_from_json(arguments)
+            if not self._report.done():
+                self._report.set_result(ending)
+        else:
+            message = f"a worker may not call {call}"
+            raise InterlockError(message)
+        return None
+
+    async def _save(self, save: RunSave) -> None:
+        try:
+            admitted = int(json.loads(save.checkpoint)["admitted_actions"])
+        except (ValueError, KeyError, TypeError):
+            message = "the checkpoint cannot be read"
+            raise InterlockError(message) from None
+        if self._holding and admitted > self._admitted.get(save.run_id, 0):
+            # The run stands still here: what is durable is the clean snapshot before this one.
+            if not self._report.done():
+                self._report.set_result(None)
+            await self._gone.wait()
+            message = "the attempt was held"
+            raise LeaseSuperseded(message)
+        await self._ledger.save(save)
+        self._admitted[save.run_id] = admitted
+
+
+class ProcessWorkers:
+    """See `interlock.fleet.attempt.Workers`."""
+
+    def __init__(self, place: WorkerPlace) -> None:
+        self._place = place
+        self._last: dict[str, WorkerProcess] = {}
+        self._records = place.state / "workers"
+        self._records.mkdir(parents=True, exist_ok=True)
+
+    async def start(self, assignment: Assignment, ledger: AttemptLedger, deadline: float) -> WorkerProcess:
+        """See `Workers.start`."""
+        serial = assignment.device.serial
+        worker = await self._spawn(serial, assignment, ledger)
+        try:
+            await asyncio.wait_for(asyncio.shield(worker.hello), HELLO_SECONDS)
+            self._record(serial, worker)
+        except (InterlockError, TimeoutError, OSError):
+            await worker.stop(0.0)
+            message = f"no worker could be started for {serial}"
+            raise Unavailable(message) from None
+        worker.begin(Start(assignment, self._place.options.get(serial, {}), self._place.policy, deadline))
+        emit(Event.WORKER_STARTED, attempt=assignment.attempt_id, serial=serial, pid=worker.first and worker.first.pid)
+        return worker
+
+    async def _spawn(self, serial: str, assignment: Assignment, ledger: AttemptLedger) -> WorkerProcess:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            arguments = [sys.executable, "-m", "interlock.runners.worker", str(theirs.fileno())]
+            process = subprocess.Popen(  # noqa: ASYNC220 - it only forks; nothing here waits for the child
+                self._place.isolation.command(arguments, self._place.hidden),
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env=self._environment(),
+            )
+        worker = WorkerProcess(process, await Channel.over(ours), ledger, assignment)
+        self._last[serial] = worker
+        return worker
+
+    def _environment(self) -> dict[str, str]:
+        """What a worker needs to find its modules, and nothing that is a secret."""
+        kept = {name: os.environ[name] for name in ("PATH", "LANG", "HOME", "VIRTUAL_ENV") if name in os.environ}
+        return {**kept, "PYTHONPATH": str(self._place.agent_path), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def _record(self, serial: str, worker: WorkerProcess) -> None:
+        """Note which process a successor of this agent must see gone, before any user code runs in it."""
+        known = processes()
+        pid = worker.pid
+        if self._place.isolation.separated:
+            pid = next(each.pid for each in known.values() if each.parent == pid)
+        worker.first = ProcessName(pid, known[pid].start, self._place.boot_id)
+        worker.certain = self._place.isolation.separated
+        record = {"pid": pid, "start": known[pid].start, "boot_id": self._place.boot_id, "certain": worker.certain}
+        fresh = self._records / f".{serial}.new"
+        fresh.write_text(json.dumps(record), "utf-8")
+        fresh.replace(self._records / f"{serial}.json")
+
+    def stopped(self, serial: str) -> bool:
+        """See `Workers.stopped`."""
+        worker = self._last.get(serial)
+        return worker is None or worker.over
+
+    async def clear_predecessors(self) -> Mapping[str, bool]:
+        """See `Workers.clear_predecessors`."""
+        found = await asyncio.to_thread(self._found)
+        return {path.stem: await self._clear(path) for path in found}
+
+    def _found(self) -> list[Path]:
+        return sorted(self._records.glob("[!.]*.json"))
+
+    async def _clear(self, path: Path) -> bool:
+        try:
+            record = json.loads(path.read_text("utf-8"))
+            first = ProcessName(int(record["pid"]), int(record["start"]), str(record["boot_id"]))
+            certain = bool(record["certain"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+        if first.boot_id != self._place.boot_id:
+            return True
+        if not first.alive(self._place.boot_id):
+            return certain
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(first.pid)
+            try:
+                if first.alive(self._place.boot_id):
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                await asyncio.wait_for(ended(descriptor), KILL_SECONDS)
+            except TimeoutError:
+                return False
+            finally:
+                os.close(descriptor)
+        return certain

@@ -1,0 +1,70 @@
+"""Hypothesis profiles, and the contract: a number of the documents without a test that ran fails the full run."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DOCUMENTS = Path(__file__).parent.parent / "docs"
+_NUMBER = re.compile(r"^- \*\*([A-Z]+-[0-9]+)\*\* ", re.MULTILINE)
+
+settings.register_profile("default", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("proof", max_examples=1_000, deadline=None, suppress_health_check=list(HealthCheck))
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def stated_numbers() -> set[str]:
+    texts = [path.read_text("utf-8") for path in sorted(DOCUMENTS.glob("contract*.md"))]
+    return {number for text in texts for number in _NUMBER.findall(text)}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--every-contract", action="store_true", help="fail where a number of the contract has no test that ran"
+    )
+
+
+class EveryContract:
+    """Counts, in the process that hears of every test, which numbers were proven by a test that passed."""
+
+    def __init__(self) -> None:
+        self.proven: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed:
+            self.proven.update(str(value) for name, value in report.user_properties if name == "contract")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Iterator[None]:
+        yield
+        unproven = stated_numbers() - self.proven
+        unknown = self.proven - stated_numbers()
+        if (unproven or unknown) and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        self.fault = (unproven, unknown)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        unproven, unknown = self.fault
+        for number in sorted(unproven):
+            terminalreporter.write_line(f"CONTRACT {number} is stated and no test that ran has proven it", red=True)
+        for number in sorted(unknown):
+            terminalreporter.write_line(f"CONTRACT {number} is claimed by a test and stated nowhere", red=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--every-contract") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(EveryContract(), "every-contract")
+
+
+@pytest.fixture(autouse=True)
+def _contract_numbers(request: pytest.FixtureRequest) -> None:
+    for marker in request.node.iter_markers("contract"):
+        request.node.user_properties.extend(("contract", number) for number in marker.args)
