@@ -16,6 +16,7 @@ from interlock.fleet.service import HostService
 from interlock.fleet.store import DeviceReport
 from interlock.fleet.transitions import AttemptEnd
 from interlock.fleet.views import BeatAnswer
+from interlock.fleet.wakeups import wait_at_most
 from interlock.telemetry import Event, emit
 
 RETRY_SECONDS = 0.5
@@ -117,8 +118,7 @@ class HostAgent:
 
     async def _beat_until_cancelled(self) -> None:
         while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._beat_now.wait(), jitter(self._intervals.beat, 0.1))
+            await wait_at_most(self._beat_now, jitter(self._intervals.beat, 0.1))
             self._beat_now.clear()
             await self._beat()
 

@@ -183,9 +183,8 @@ class AttemptKeeper:
                 self._lose()
                 return
             try:
-                renewal = await asyncio.wait_for(
-                    self._session.renew(self.assignment.lease_id), max(0.05, self._deadline - sent)
-                )
+                async with asyncio.timeout(max(0.05, self._deadline - sent)):
+                    renewal = await self._session.renew(self.assignment.lease_id)
             except LeaseSuperseded:
                 self._lose()
                 return

@@ -49,6 +49,8 @@ class Wakeups:
 
 async def wait_at_most(event: asyncio.Event, seconds: float) -> bool:
     """Wait for the event, and say whether it came in time."""
+    # Not `wait_for`: before Python 3.12 it loses a cancellation that comes together with the event.
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await event.wait()
     return event.is_set()
