@@ -1,4 +1,4 @@
-"""What happens inside one attempt: a graph of actions, run within budgets, with a durable checkpoint at each step."""
+"""The run level: one validated graph of actions, run within bounds, with a checkpoint around every dispatch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from interlock.actions.graph import (
     ScheduledAction,
     validate_action_graph,
 )
-from interlock.actions.identifiers import ActionId, RunId, ToolId
+from interlock.actions.identifiers import RunId
 from interlock.actions.limits import Preflight, SchedulerLimits, preflight
 from interlock.actions.plan import Cause, Outline, Plan, Why
 from interlock.actions.run import SaveCheckpoint
@@ -27,7 +27,6 @@ __all__ = [
     "MAX_DEPENDENCIES",
     "MAX_FINDINGS",
     "ActionGraphReport",
-    "ActionId",
     "ActionNode",
     "ActionScheduler",
     "ActionState",
@@ -48,7 +47,6 @@ __all__ = [
     "SchedulerLimits",
     "StatePairs",
     "StopReason",
-    "ToolId",
     "Why",
     "plan_digest",
     "preflight",

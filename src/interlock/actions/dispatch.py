@@ -46,16 +46,20 @@ class CancellationSignal:
 
 
 class RunSignal(CancellationSignal):
-    """The signal that one run gives its dispatches. It reads cancelled as soon as the caller's does."""
+    """The signal that one run gives its dispatches. It reads cancelled as soon as the caller's does.
 
-    def __init__(self, parent: CancellationSignal) -> None:
+    The caller's signal is read and listened to, never set. `release` ends the listening.
+    """
+
+    def __init__(self, caller: CancellationSignal) -> None:
         super().__init__()
-        self._parent = parent
+        self._caller = caller
+        self.release = caller.observe(self.cancel)
 
     @property
     def cancelled(self) -> bool:
         """Whether the run stops, or its caller wants it to."""
-        return self._cancelled or self._parent.cancelled
+        return self._cancelled or self._caller.cancelled
 
 
 class GuardedDispatcher(Protocol):

@@ -15,8 +15,7 @@ _ACTION_ID: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,126}[A-Za-z0-9])
 _LABEL: Final = r"[a-z](?:[a-z0-9_-]*[a-z0-9])?"
 _NUMBER: Final = r"(?:0|[1-9][0-9]*)"
 _TOOL_ID: Final = re.compile(
-    rf"tool:(?P<namespace>{_LABEL}(?:\.{_LABEL})+)/(?P<name>[a-z](?:[a-z0-9_.-]*[a-z0-9])?)"
-    rf"(?:@(?P<version>{_NUMBER}\.{_NUMBER}\.{_NUMBER}))?",
+    rf"tool:{_LABEL}(?:\.{_LABEL})+/[a-z](?:[a-z0-9_.-]*[a-z0-9])?(?:@{_NUMBER}\.{_NUMBER}\.{_NUMBER})?",
 )
 _TOOL_ID_LENGTH: Final = 256
 
@@ -57,64 +56,15 @@ class RunId:
         return self._value
 
 
-class ActionId(str):
-    """The name of one action: 1 to 128 of `A-Z a-z 0-9 _ . -`, with a letter or digit at both ends."""
-
-    __slots__ = ()
-
-    @classmethod
-    def parse(cls, text: str) -> ActionId:
-        """The same text, checked.
-
-        Raises:
-            SchedulerError: `invalid_action`.
-        """
-        if not is_action_id(text):
-            raise SchedulerError(Code.INVALID_ACTION)
-        return cls(text)
-
-
-class ToolId(str):
-    """The name of one tool: `tool:NAMESPACE/NAME`, and `@X.Y.Z` where a version is pinned.
-
-    The namespace is at least two lowercase labels with dots between them. The name is lowercase as well: two tools that
-    differ in case alone would be one tool to a reader and two to a policy.
-    """
-
-    __slots__ = ()
-
-    @classmethod
-    def parse(cls, text: str) -> ToolId:
-        """The same text, checked.
-
-        Raises:
-            SchedulerError: `invalid_action`.
-        """
-        if not is_tool_id(text):
-            raise SchedulerError(Code.INVALID_ACTION)
-        return cls(text)
-
-    @property
-    def namespace(self) -> str:
-        """The dotted labels, such as `interlock.shell`."""
-        return self.removeprefix("tool:").partition("/")[0]
-
-    @property
-    def name(self) -> str:
-        """What stands between the slash and the version."""
-        return self.partition("/")[2].partition("@")[0]
-
-    @property
-    def version(self) -> str | None:
-        """`X.Y.Z`, or None where any version is meant."""
-        return self.partition("@")[2] or None
-
-
 def is_action_id(text: object) -> bool:
-    """Whether this is the text of an action id."""
+    """Whether this is 1 to 128 of `A-Z a-z 0-9 _ . -`, with a letter or digit at both ends."""
     return isinstance(text, str) and _ACTION_ID.fullmatch(text) is not None
 
 
 def is_tool_id(text: object) -> bool:
-    """Whether this is the text of a tool id."""
+    """Whether this is `tool:NAMESPACE/NAME`, and `@X.Y.Z` where a version is pinned.
+
+    The namespace is at least two lowercase labels with dots between them. The name is lowercase as well: two tools that
+    differ in case alone would be one tool to a reader and two to a policy.
+    """
     return isinstance(text, str) and len(text) <= _TOOL_ID_LENGTH and _TOOL_ID.fullmatch(text) is not None

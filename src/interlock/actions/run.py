@@ -1,8 +1,9 @@
-"""The asyncio loop around a plan: admit, save, look, act, collect, save, look, until nothing more may happen."""
+"""The asyncio loop around a plan: admit, save, look, act; collect, save, look; until nothing more may happen."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -13,14 +14,11 @@ from interlock.actions.checkpoint import ActionState, SchedulerCheckpoint, StopR
 from interlock.actions.dispatch import CancellationSignal, DispatchOutcome, GuardedDispatcher, RunSignal
 from interlock.actions.identifiers import RunId
 from interlock.actions.plan import Plan
-from interlock.actions.stopwatch import Stopwatch
-from interlock.clock import monotonic_ns
-from interlock.telemetry import Event, emit
+from interlock.actions.stopwatch import NANOSECONDS, Stopwatch
 
 SaveCheckpoint = Callable[[SchedulerCheckpoint], Awaitable[None] | None]
 
-POLL_SECONDS: Final = 0.01
-NANOSECONDS: Final = 1_000_000_000
+_LOOK_SECONDS: Final = 0.01
 _UNCERTAIN: Final = (ActionState.REVIEW_REQUIRED, StopReason.REVIEW_REQUIRED)
 _VERDICTS: Final = {
     DispatchOutcome.COMMITTED: (ActionState.COMMITTED, None),
@@ -40,47 +38,45 @@ class Collaborators:
 
 
 class Run:
-    """One execution of a plan, in one task. Its own dispatches are its only other tasks."""
+    """One execution of a plan, in one task. Its own dispatches, and one save at a time, are its only other tasks.
+
+    What stops it first is its stop reason. A save that fails outweighs that, and is the last one.
+    """
 
     def __init__(
-        self,
-        plan: Plan,
-        run_id: RunId,
-        host: Collaborators,
-        elapsed_ns: int,
-        caller: CancellationSignal,
+        self, plan: Plan, run_id: RunId, host: Collaborators, elapsed_ns: int, caller: CancellationSignal
     ) -> None:
         """Prepare a run that has been running for `elapsed_ns` before."""
         self.plan = plan
         self.stop: StopReason | None = None
-        self.tasks: dict[int, asyncio.Task[None]] = {}
-        """The dispatches that have not reported, by rank. What is left in it when the run ends outlived its drain."""
+        self.left: dict[int, asyncio.Task[None]] = {}
+        """The dispatches that outlived the drain, by rank."""
         self._run_id = run_id
-        self._name = run_id.serialize()
         self._host = host
         self._dispatch = host.dispatcher.dispatch
-        self._watch = Stopwatch(host.clock, elapsed_ns)
+        self._stopwatch = Stopwatch(host.clock, elapsed_ns)
         self._caller = caller
         self._signal = RunSignal(caller)
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._uninvoked: set[int] = set()
         self._finished: deque[tuple[int, ActionState]] = deque()
+        self._saves = True
         self._loop = asyncio.get_running_loop()
         owner = asyncio.current_task()
         self._cancelling: Callable[[], int] = int if owner is None else owner.cancelling
         self._cancelled_before = self._cancelling()
-        self._interrupted = False
-        self._saves = True
-        self._draining = False
-        self._overdue = False
+        self._interrupts = 0
         self._waiter: asyncio.Future[None] | None = None
+        self._awake = False
+        self._overdue = False
         self._timer: asyncio.TimerHandle | None = None
-        # The default clock is the loop's own, so one timer is exact. Any other clock, and a signal that answers for
-        # itself, can only be looked at.
-        self._timed = host.clock is monotonic_ns
-        self._polled = not self._timed or type(caller).cancelled is not CancellationSignal.cancelled
+        # A signal that answers for itself may change without a word, as a clock of the caller's own does.
+        answers_itself = type(caller).cancelled is not CancellationSignal.cancelled
+        self._looks_often = answers_itself and not isinstance(caller, RunSignal)
 
     async def execute(self) -> SchedulerCheckpoint:
         """Go from the first admission to the final checkpoint, and raise a cancellation of the task only then."""
-        forget = self._caller.observe(self._on_cancel)
+        forget = self._caller.observe(self._hear)
         try:
             if self.plan.unresolved:
                 self.plan.abandon()
@@ -91,9 +87,10 @@ class Run:
             result = await self._conclude()
         finally:
             forget()
+            self._signal.release()
             self._disarm()
-            self._cancel_tasks()
-        if self._interrupted:
+            self._request_stop()
+        if self._interrupts:
             raise asyncio.CancelledError
         if self._cancelling() > self._cancelled_before:
             await asyncio.sleep(0)  # raises the cancellation that came while nothing was awaited
@@ -106,27 +103,31 @@ class Run:
                 await self._collect()
             elif (rank := self.plan.admit()) is not None:
                 await self._begin(rank)
-            elif self.tasks:
-                await self._wait()
+            elif self._tasks:
+                self._arm()
+                await self._sleep()
                 self._look()
             else:
                 self._halt(self.plan.conclusion)
 
     async def _begin(self, rank: int) -> None:
         """Save an admission ahead of its dispatch, and start it unless something has stopped the run meanwhile."""
-        await self._save(self.plan.snapshot(self._watch.elapsed_ns))
-        emit(Event.ACTION_ADMITTED, run_id=self._name, action_id=self.plan.action_id(rank))
+        await self._save(self.plan.snapshot(self._stopwatch.elapsed_ns))
         self._look()
+        # Peers that finished during the save come first: the verdict of one may stop the run.
+        while self._finished and self.stop is None:
+            await self._collect()
         if self.stop is not None:
             self._finished.append((rank, ActionState.REVIEW_REQUIRED))
             return
+        self._uninvoked.add(rank)
         task = self._loop.create_task(self._invoke(rank))
-        self.tasks[rank] = task
-        # A task that is cancelled before its first step runs none of its code, and so cannot report.
-        task.add_done_callback(partial(self._report, rank))
+        self._tasks[rank] = task
+        task.add_done_callback(partial(self._end_uninvoked, rank))
 
     async def _invoke(self, rank: int) -> None:
         """Call the dispatcher, unless the run was stopped between the admission and this first step."""
+        self._uninvoked.discard(rank)
         outcome: object = None
         try:
             if not self._is_stopping():
@@ -138,9 +139,15 @@ class Run:
         finally:
             self._report(rank, outcome)
 
+    def _end_uninvoked(self, rank: int, _: asyncio.Task[None]) -> None:
+        """Report for a task that was cancelled before its first step: such a one runs none of its code."""
+        if rank in self._uninvoked:
+            self._uninvoked.discard(rank)
+            self._report(rank, None)
+
     def _report(self, rank: int, outcome: object) -> None:
         """Take a result in the instant that it is there; a bad one stops peers that were not invoked yet."""
-        if self.tasks.pop(rank, None) is None:
+        if rank in self.left:
             return
         state, reason = _VERDICTS[outcome] if type(outcome) is DispatchOutcome else _UNCERTAIN
         self._finished.append((rank, state))
@@ -151,53 +158,62 @@ class Run:
     async def _collect(self) -> None:
         """Settle one finished action and save that, before anything that follows from it."""
         rank, state = self._finished.popleft()
+        self._tasks.pop(rank, None)
         self.plan.settle(rank, state)
-        self._look()
-        await self._save(self.plan.snapshot(self._watch.elapsed_ns))
-        emit(Event.ACTION_ENDED, run_id=self._name, action_id=self.plan.action_id(rank), state=state.value)
+        await self._save(self.plan.snapshot(self._stopwatch.elapsed_ns))
         self._look()
 
     async def _drain(self) -> None:
         """Wait for what runs to end, having asked it to, and no longer than the caller allows."""
-        if self.tasks:
-            self._draining = True
-            self._cancel_tasks()
-            self._disarm()
+        self._disarm()
+        if self._tasks:
+            self._request_stop()
             if self._host.drain_timeout_ns is not None:
                 self._timer = self._loop.call_later(self._host.drain_timeout_ns / NANOSECONDS, self._give_up)
-        while self._finished or (self.tasks and not self._overdue):
+        while self._tasks or self._finished:
             if self._finished:
                 await self._collect()
+            elif self._overdue:
+                self._leave()
             else:
-                await self._sleep()
-        for rank in self.tasks:
-            self.plan.settle(rank, ActionState.REVIEW_REQUIRED)
+                await self._linger()
+
+    async def _linger(self) -> None:
+        """Wait in the drain. A further cancellation is passed on: a dispatch may have swallowed the one before."""
+        interrupts = self._interrupts
+        await self._sleep()
+        if self._interrupts > interrupts:
+            self._request_stop()
+
+    def _leave(self) -> None:
+        """Give up waiting. What still runs is uncertain; what it says later changes nothing any more."""
+        self.left, self._tasks = self._tasks, {}
+        self._finished.extend((rank, ActionState.REVIEW_REQUIRED) for rank in sorted(self.left))
 
     async def _conclude(self) -> SchedulerCheckpoint:
         """The final checkpoint. Where it cannot be saved, it says that."""
-        self._watch.read()
-        result = self.plan.snapshot(self._watch.elapsed_ns, self.stop)
+        self._stopwatch.read()
+        result = self.plan.snapshot(self._stopwatch.elapsed_ns, self.stop)
         await self._save(result)
         if self.stop is not result.stop_reason:
-            result = self.plan.snapshot(self._watch.elapsed_ns, self.stop)
-        emit(Event.RUN_ENDED, run_id=self._name, stop_reason=str(self.stop))
+            return self.plan.snapshot(self._stopwatch.elapsed_ns, self.stop)
         return result
 
     def _look(self) -> None:
         """Look at the signal and at the clock."""
-        self._watch.read()
+        readable = self._stopwatch.read()
         if self.stop is not None:
             return
         if self._is_stopping():
             self._halt(StopReason.CANCELLED)
-        elif self._watch.failed:
+        elif not readable:
             self._halt(StopReason.CLOCK_FAILED)
-        elif self._watch.elapsed_ns >= self.plan.limits.max_elapsed_ns:
+        elif self._stopwatch.elapsed_ns >= self.plan.limits.max_elapsed_ns:
             self._halt(StopReason.BUDGET_EXHAUSTED)
 
     def _is_stopping(self) -> bool:
         """Whether the run has stopped, or is wanted to."""
-        return self._signal.cancelled or self._interrupted or self._cancelling() > self._cancelled_before
+        return self._signal.cancelled or self._interrupts > 0 or self._cancelling() > self._cancelled_before
 
     def _halt(self, reason: StopReason) -> None:
         """Stop for the first reason there is. Every dispatch reads it from its signal at once."""
@@ -211,64 +227,55 @@ class Run:
             return
         try:
             pending: object = self._host.save_checkpoint(checkpoint)
+            save = None if pending is None else _as_future(pending)
         except (Exception, asyncio.CancelledError):  # noqa: BLE001 - the store is the caller's own code
             saved = False
         else:
-            saved = pending is None or await self._is_saved(pending)
+            saved = save is None or await self._is_saved(save)
         if not saved:
             self._saves = False
             self.stop = StopReason.CHECKPOINT_FAILED
             self._signal.cancel()
 
-    async def _is_saved(self, pending: object) -> bool:
-        """Wait for an awaited save to end, whoever is cancelled meanwhile."""
-        if not isinstance(pending, Awaitable):
-            return False
-        future: asyncio.Future[object] = asyncio.ensure_future(pending)
-        while not future.done():
-            try:
-                await asyncio.wait((future,))
-            except asyncio.CancelledError:
-                self._interrupt()
-        return not future.cancelled() and future.exception() is None and future.result() is None
-
-    async def _wait(self) -> None:
-        """Sleep until something happens or time is up."""
-        poll = self._loop.call_later(POLL_SECONDS, self._wake) if self._polled else None
-        if self._timed and self._timer is None:
-            remaining_ns = self.plan.limits.max_elapsed_ns - self._watch.elapsed_ns
-            self._timer = self._loop.call_later(remaining_ns / NANOSECONDS, self._on_deadline)
-        await self._sleep()
-        if poll is not None:
-            poll.cancel()
+    async def _is_saved(self, save: asyncio.Future[object]) -> bool:
+        """Wait for an awaited save to end. It is a task of its own, so a cancellation of this one does not reach it."""
+        save.add_done_callback(self._wake)
+        while not save.done():
+            await self._sleep()
+        return not save.cancelled() and save.exception() is None and save.result() is None
 
     async def _sleep(self) -> None:
-        """Sleep until `_wake`, or until the task is cancelled."""
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        except asyncio.CancelledError:
-            self._interrupt()
-        self._waiter = None
+        """Wait until something happens. A cancellation is only counted: whoever slept looks, and acts on it."""
+        if not self._awake:
+            self._waiter = self._loop.create_future()
+            try:
+                await self._waiter
+            except asyncio.CancelledError:
+                self._interrupts += 1
+            self._waiter = None
+        self._awake = False
 
-    def _wake(self) -> None:
+    def _wake(self, _: object = None) -> None:
+        self._awake = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _interrupt(self) -> None:
-        """Note a cancellation of the task. During the drain it is passed on again."""
-        self._interrupted = True
-        if self._draining:
-            self._cancel_tasks()
-
-    def _cancel_tasks(self) -> None:
-        for task in self.tasks.values():
-            task.cancel()
-
-    def _on_cancel(self) -> None:
+    def _hear(self) -> None:
+        # A signal belongs to the run's loop; one that is set from another thread is heard all the same.
         self._loop.call_soon_threadsafe(self._wake)
 
-    def _on_deadline(self) -> None:
+    def _request_stop(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+
+    def _arm(self) -> None:
+        """Have the clock looked at again: when the time is up, or soon where that cannot be waited for."""
+        if self._timer is None:
+            seconds = self._stopwatch.seconds_until(self.plan.limits.max_elapsed_ns)
+            wait = _LOOK_SECONDS if self._looks_often or seconds is None else seconds
+            self._timer = self._loop.call_later(wait, self._ring)
+
+    def _ring(self) -> None:
         self._timer = None
         self._wake()
 
@@ -280,3 +287,15 @@ class Run:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _as_future(pending: object) -> asyncio.Future[object]:
+    """The task or future of an awaited save.
+
+    Raises:
+        TypeError: It is nothing that can be awaited.
+        ValueError: It belongs to another loop.
+    """
+    if not inspect.isawaitable(pending):
+        raise TypeError
+    return asyncio.ensure_future(pending)

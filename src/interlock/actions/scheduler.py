@@ -75,7 +75,7 @@ class ActionScheduler:
 
         Raises:
             SchedulerError: `scheduler_already_running`, `invalid_run_id`, `invalid_cancellation`,
-                `invalid_checkpoint`, or a `checkpoint_…_mismatch` with this graph, its limits or the run id.
+                `invalid_checkpoint`, or a `checkpoint_..._mismatch` with this graph, its limits or the run id.
             asyncio.CancelledError: The task was cancelled; what ran was drained and the stopped run saved before.
         """
         if self._active:
@@ -98,8 +98,8 @@ class ActionScheduler:
             return await run.execute()
         finally:
             self._active = False
-            self.undrained = tuple(self._outline.ids[rank] for rank in sorted(run.tasks))
-            self._keep(run.tasks.values())
+            self.undrained = tuple(self._outline.ids[rank] for rank in sorted(run.left))
+            self._keep(run.left.values())
 
     def _keep(self, outliving: Iterable[asyncio.Task[None]]) -> None:
         """Hold dispatches that outlived their run until they end: the loop itself holds no task."""

@@ -1,43 +1,42 @@
-"""Elapsed running time, from a clock that is not trusted."""
+"""How long a run has been running, by a clock that is not trusted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from interlock.actions.integers import MAX_INTEGER, is_count
+from interlock.clock import monotonic_ns
+
+NANOSECONDS: Final = 1_000_000_000
 
 
 class Stopwatch:
-    """Nanoseconds of running: what a checkpoint saved, and what a fresh clock has added to it since the first reading.
+    """Adds what a fresh clock shows to what a run had before. `elapsed_ns` is that of the last good reading."""
 
-    A reading that is no count, that falls, or that cannot be had makes it `failed`, for good; `elapsed_ns` then stays
-    at the last good value.
-    """
-
-    def __init__(self, clock: Callable[[], int], saved_ns: int) -> None:
-        """Begin at what was saved; the clock is first read by `read`."""
-        self.elapsed_ns = saved_ns
-        self.failed = False
+    def __init__(self, clock: Callable[[], int], elapsed_ns: int) -> None:
         self._clock = clock
-        self._latest: int | None = None
+        self._before_ns = elapsed_ns
+        self._start_ns: int | None = None
+        self._last_ns = 0
+        self.elapsed_ns = elapsed_ns
 
-    def read(self) -> None:
-        """Look at the clock once."""
-        if self.failed:
-            return
-        now = self._reading()
-        if now is None or (self._latest is not None and now < self._latest):
-            self.failed = True
-            return
-        elapsed_ns = self.elapsed_ns + (0 if self._latest is None else now - self._latest)
-        self.failed = elapsed_ns > MAX_INTEGER
-        if not self.failed:
-            self.elapsed_ns, self._latest = elapsed_ns, now
-
-    def _reading(self) -> int | None:
-        """A good reading, or None in place of anything else."""
+    def read(self) -> bool:
+        """Look at the clock. False where it raises, gives no whole number of nanoseconds, or has gone back."""
         try:
-            now = self._clock()
-        except Exception:  # noqa: BLE001 - the clock is the caller's own code
+            now_ns = self._clock()
+        except Exception:  # noqa: BLE001 - the clock may be the caller's own code
+            return False
+        if not is_count(now_ns) or now_ns < self._last_ns:
+            return False
+        self._last_ns = now_ns
+        if self._start_ns is None:
+            self._start_ns = now_ns
+        self.elapsed_ns = min(self._before_ns + now_ns - self._start_ns, MAX_INTEGER)
+        return True
+
+    def seconds_until(self, limit_ns: int) -> float | None:
+        """How long it is until the limit, on the clock that event loops wait on. None for any other clock."""
+        if self._clock is not monotonic_ns:
             return None
-        return now if is_count(now) else None
+        return max(0, limit_ns - self.elapsed_ns) / NANOSECONDS
