@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from interlock.actions import DispatchOutcome
+from interlock.clock import Clock, SystemClock
 from interlock.drivers import shell_files
 from interlock.drivers.process_tree import adopt_orphans
 from interlock.drivers.shell_command import NotStarted, Shell
@@ -31,6 +32,7 @@ from interlock.guard.tools import (
 
 DEFAULT_TIMEOUT_SECONDS = 600.0
 GRACE_SECONDS = 2.0
+LOOK_EVERY_SECONDS = 0.05
 _PATH = Parameter("path", summary="inside the working directory")
 
 RUN = ToolContract(
@@ -54,7 +56,13 @@ READ = ToolContract(
 )
 LIST = ToolContract("tool:interlock.shell/list", Access.READ, (_PATH,), summary="Name what is in a directory.")
 STAT = ToolContract("tool:interlock.shell/stat", Access.READ, (_PATH,), summary="Say what a path is.")
-CONTRACTS = (RUN, WRITE, READ, LIST, STAT)
+WAIT = ToolContract(
+    "tool:interlock.shell/wait",
+    Access.READ,
+    (_PATH, Parameter("timeout_seconds", ValueType.NUMBER, required=False, summary="600 where it is not given")),
+    summary="Wait until a path exists, then say what it is. It is a failure when it does not come in time.",
+)
+CONTRACTS = (RUN, WRITE, READ, LIST, STAT, WAIT)
 
 FileWork = Callable[[Workdir, Mapping[str, Any]], ToolResult]
 
@@ -103,6 +111,27 @@ class ReadTool:
 
 
 @dataclass(frozen=True)
+class WaitTool:
+    """Waits for files that something else makes."""
+
+    workdir: Workdir
+    clock: Clock
+    contract: ToolContract = WAIT
+
+    async def invoke(self, arguments: Mapping[str, Any], call: CallContext) -> ToolResult:
+        """See `WAIT`. It ends early where the call is cancelled."""
+        del call
+        deadline = self.clock.elapsed() + arguments.get("timeout_seconds", DEFAULT_TIMEOUT_SECONDS)
+        while True:
+            try:
+                return await asyncio.to_thread(shell_files.status, self.workdir, arguments)
+            except Refused as refused:
+                if refused.why is not Why.NOT_FOUND or self.clock.elapsed() >= deadline:
+                    return refused.result
+            await self.clock.sleep(LOOK_EVERY_SECONDS)
+
+
+@dataclass(frozen=True)
 class WriteTool:
     """Writes files, away from the event loop, and can say later whether it did."""
 
@@ -138,6 +167,7 @@ class ShellDevice:
                 ReadTool(workdir, READ, shell_files.read),
                 ReadTool(workdir, LIST, shell_files.listing),
                 ReadTool(workdir, STAT, shell_files.status),
+                WaitTool(workdir, SystemClock()),
             )
         )
 
