@@ -32,8 +32,6 @@ class Event(StrEnum):
     WORKER_ENDED = "worker.ended"
     ACTION_ADMITTED = "action.admitted"
     ACTION_ENDED = "action.ended"
-    CALL_BEGAN = "call.began"
-    CALL_CLOSED = "call.closed"
     RUN_ENDED = "run.ended"
 
 

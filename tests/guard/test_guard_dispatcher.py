@@ -466,7 +466,7 @@ async def test_r58_no_payload_and_no_words_of_an_error_are_in_journal_or_events(
         await scene.dispatch()
         assert "canary" not in repr(scene.record.journal)
         assert "canary" not in repr(scene.events)
-        assert [event for event, _ in scene.events] == [Event.CALL_BEGAN, Event.CALL_CLOSED]
+        assert [event for event, _ in scene.events] == [Event.ACTION_ADMITTED, Event.ACTION_ENDED]
 
 
 @pytest.mark.contract("G-16")

@@ -587,7 +587,8 @@ async def test_r58_no_canary_is_in_checkpoints_journal_or_events() -> None:
     assert "canary" in repr(record.outputs)
     for kept in (record.runs, record.journal, seen):
         assert "canary" not in repr(kept)
-    assert [event for event, _ in seen].count(Event.CALL_CLOSED) == 4
+    assert [event for event, _ in seen].count(Event.ACTION_ENDED) == 4
+    assert [event for event, _ in seen].count(Event.RUN_ENDED) == 1
 
 
 @pytest.mark.contract("G-36", "G-47")

@@ -102,7 +102,7 @@ class ToolDispatcher:
         """Carry out one admitted action. Raises nothing but cancellation: all that is not known is for review."""
         run, guard = run_id.serialize(), self._guard
         call = CallContext(run, node.action_id, guard.device, guard.fence, cancellation)
-        emit(Event.CALL_BEGAN, run_id=run, action_id=node.action_id, tool_id=node.tool_id)
+        emit(Event.ACTION_ADMITTED, run_id=run, action_id=node.action_id, tool_id=node.tool_id)
         closing = Closing(DispatchOutcome.REVIEW_REQUIRED, Cause.UNCERTAIN)
         try:
             closing = await self._close(call, node)
@@ -119,7 +119,7 @@ class ToolDispatcher:
         kept = None if closing.outcome is DispatchOutcome.COMMITTED else closing.output
         self.closings[node.action_id] = Closing(closing.outcome, closing.cause, kept)
         emit(
-            Event.CALL_CLOSED,
+            Event.ACTION_ENDED,
             run_id=call.run_id,
             action_id=call.action_id,
             tool_id=node.tool_id,

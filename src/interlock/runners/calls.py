@@ -22,7 +22,7 @@ from interlock.errors import InvalidInput, NotPermitted, SchedulerError, ToolFai
 from interlock.guard.bindings import Template, literal
 from interlock.guard.dispatcher import Cause, Guard, ToolDispatcher
 from interlock.guard.tools import ToolContract, contracts_of
-from interlock.runners.saving import RunSaver
+from interlock.runners.saving import RunSaver, ended
 
 NANOSECONDS = 1_000_000_000
 _NOT_BEGUN = frozenset({Cause.HELD_BACK, Cause.WITHDRAWN})
@@ -120,8 +120,7 @@ class GoalCalls:
         limits = SchedulerLimits(1, self.budget.calls_left + 1, 1, self.budget.calls_left + 1, elapsed_ns)
         timeout_ns = int(self.drain_timeout_seconds * NANOSECONDS)
         scheduler = ActionScheduler([action], limits, self._dispatcher, save, drain_timeout_ns=timeout_ns)
-        last = await scheduler.run(run_id, cancellation=self.signal)
-        return last.stop_reason or StopReason.CHECKPOINT_FAILED
+        return ended(run_id, await scheduler.run(run_id, cancellation=self.signal))
 
     async def _outcome(self, node: ActionNode, reason: StopReason) -> Any:
         if reason is StopReason.COMPLETED:

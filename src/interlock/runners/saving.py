@@ -1,12 +1,13 @@
-"""The awaited save of one run: numbers its checkpoints and passes them to the ledger."""
+"""The checkpoints of one run: numbered and passed to the ledger, and what the last of them says."""
 
 from __future__ import annotations
 
-from interlock.actions import SchedulerCheckpoint
+from interlock.actions import RunId, SchedulerCheckpoint, StopReason
 from interlock.errors import LeaseSuperseded
 from interlock.fleet.ledger import AttemptLedger
 from interlock.fleet.model import RunSave
 from interlock.guard.lease import LeaseWatch
+from interlock.telemetry import Event, emit
 
 
 class RunSaver:
@@ -30,3 +31,10 @@ class RunSaver:
             self._watch.lost = True
             raise
         self._sequence += 1
+
+
+def ended(run_id: RunId, last: SchedulerCheckpoint) -> StopReason:
+    """Tell of a run's end, and give its reason. A run that gave none cannot be relied on."""
+    reason = last.stop_reason or StopReason.CHECKPOINT_FAILED
+    emit(Event.RUN_ENDED, run_id=run_id.serialize(), stop_reason=reason.value)
+    return reason

@@ -19,7 +19,7 @@ from interlock.guard.probing import answered
 from interlock.guard.review import PLAN_CHANGED, FreshRun, SameRun, SettledEnd, SuccessorRun, resume
 from interlock.guard.tools import Tool, contracts_of
 from interlock.runners.endings import ending_of, failed
-from interlock.runners.saving import RunSaver
+from interlock.runners.saving import RunSaver, ended
 from interlock.workflows import CompiledWorkflow, WorkflowDefinition, compile_workflow
 
 INVALID_WORKFLOW = "invalid_workflow"
@@ -83,7 +83,7 @@ class WorkflowRunner:
             last = await scheduler.run(run_id, cancellation=stop, checkpoint=checkpoint)
         except SchedulerError:
             return PLAN_CHANGED
-        return last.stop_reason or StopReason.CHECKPOINT_FAILED
+        return ended(run_id, last)
 
 
 def _compiled(work: object, tools: Mapping[str, Tool], max_attempts: int) -> CompiledWorkflow | None:
