@@ -1,0 +1,181 @@
+"""The commands. Each one reads what a person wrote, calls, and prints."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from interlock import __version__
+from interlock.api.local import data_directory
+from interlock.cli import devices, doctor, tasks
+from interlock.cli.options import AsJson, Data, Inputs, Policy, Tags
+from interlock.cli.output import Exit, exit_of, print_error
+from interlock.errors import InterlockError
+
+DEFAULT_PORT = 7410
+EXITS = (
+    "Exit codes: 0 done; 1 the task failed or was cancelled, or the check found something; 2 bad input or usage; "
+    "3 not found; 4 refused now; 5 the control plane is not reachable, or the database is held; "
+    "70 a fault of Interlock; 130 interrupted."
+)
+# Whichever package the parser comes from, this is the root of its usage errors.
+_UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+app = typer.Typer(
+    name="interlock",
+    epilog=EXITS,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        sys.stdout.write(f"interlock {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Put agent work on shared devices: once, in order, within bounds, with proof."""
+    del version
+
+
+def up(
+    *,
+    data: Data = None,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = DEFAULT_PORT,
+    device: Annotated[
+        list[str],
+        typer.Option("--device", metavar="SERIAL[:DRIVER][:TAG,TAG]", help="A device of this machine. Repeatable."),
+    ] = [],  # noqa: B006 - typer copies it
+    device_file: Annotated[
+        Optional[Path],  # noqa: UP045 - typer reads this at run time
+        typer.Option("--devices", metavar="FILE", help="The devices, as a YAML list."),
+    ] = None,
+    policy: Policy = None,
+    agent_path: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--agent-path", metavar="DIR", help="Where agents are found; else the current directory."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a control plane and a local host.
+
+    Ctrl-C once finishes what is in flight and stops; twice stops at once.
+    """
+    # These load a server, which no other command waits for.
+    from interlock.app import AppSettings  # noqa: PLC0415
+    from interlock.cli.local_host import chosen_devices, chosen_policy  # noqa: PLC0415
+    from interlock.cli.up import serve  # noqa: PLC0415
+
+    settings = AppSettings(
+        data=(data or data_directory()).absolute(),
+        devices=chosen_devices(device, device_file),
+        policy=chosen_policy(policy),
+        agent_path=(agent_path or Path.cwd()).absolute(),
+        port=port,
+    )
+    asyncio.run(serve(settings, as_json=as_json))
+
+
+def run(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The workflow.")],
+    *,
+    inputs: Inputs = [],  # noqa: B006
+    tags: Tags = [],  # noqa: B006
+    workdir: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--workdir", metavar="DIR", help="Where its shell works; else a fresh temporary directory."),
+    ] = None,
+    policy: Policy = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run one workflow here and now.
+
+    It takes no server: its database is gone afterwards, its working directory is not.
+    """
+    from interlock.cli.run import checked_request, run_here  # noqa: PLC0415 - as for `up`
+
+    request = checked_request(file, inputs, tags, workdir, policy)
+    asyncio.run(run_here(request, as_json=as_json))
+
+
+_COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
+    ("up", up),
+    ("submit", tasks.submit),
+    ("tasks", tasks.tasks),
+    ("show", tasks.show),
+    ("why", tasks.why),
+    ("cancel", tasks.cancel),
+    ("run", run),
+    ("devices", devices.devices),
+    ("drain", devices.drain),
+    ("quarantine", devices.quarantine),
+    ("return", devices.give_back),
+    ("release", devices.release),
+    ("doctor", doctor.doctor),
+)
+for _name, _function in _COMMANDS:
+    app.command(_name, epilog=EXITS)(_function)
+
+
+def main() -> None:
+    """Run the command that the program was called with, and exit with its code."""
+    code = call(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _leave_quietly()
+    sys.exit(code)
+
+
+def call(arguments: Sequence[str]) -> int:
+    """Run one command and give its exit code. Whatever goes wrong is told in a line, or as JSON where it is asked."""
+    as_json = "--json" in arguments
+    try:
+        return int(app(list(arguments), prog_name="interlock", standalone_mode=False) or Exit.OK)
+    except InterlockError as error:
+        print_error(error.code, str(error), error.facts, as_json=as_json)
+        return exit_of(error)
+    except _UsageError as error:
+        _print_usage(error, as_json=as_json)
+        return Exit.INPUT
+    except (KeyboardInterrupt, typer.Abort):
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        _leave_quietly()
+        return Exit.OK
+    except Exception as error:  # noqa: BLE001 - a person gets a line, never a traceback
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        said = f"a fault of Interlock itself: {type(error).__name__} in {place.name}, line {place.lineno}: report it"
+        print_error("fault", said, {}, as_json=as_json)
+        return Exit.FAULT
+
+
+def _print_usage(error: Any, *, as_json: bool) -> None:
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        sys.stderr.write(f"{error.format_message()}\n")
+        return
+    path = getattr(context, "command_path", "interlock")
+    print_error("usage", f"{error.format_message().rstrip('.')}: see `{path} --help`", {}, as_json=as_json)
+
+
+def _leave_quietly() -> None:
+    """Whoever read the output has enough: keep the interpreter from saying so at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,84 @@
+"""The options that commands share, and how their values are read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+import yaml
+
+from interlock.api.local import VARIABLE
+from interlock.errors import InvalidInput
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, errors too.")]
+Data = Annotated[
+    Optional[Path],  # noqa: UP045 - typer reads this at run time
+    typer.Option("--data", metavar="DIR", envvar=VARIABLE, help="The data directory of the control plane."),
+]
+Inputs = Annotated[
+    list[str],
+    typer.Option(
+        "--input", "-i", metavar="NAME=VALUE", help="An input of the workflow; JSON unless it is a string. Repeatable."
+    ),
+]
+Policy = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--policy", metavar="FILE", help="Who may call what, as YAML; else every shell tool and agent."),
+]
+Tags = Annotated[list[str], typer.Option("--tag", "-t", metavar="TAG", help="A tag. Repeatable.")]
+
+
+def read_text(path: Path) -> str:
+    """The text of a file that a person named. Raises `InvalidInput`."""
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        message = f"{path} cannot be read: {reason}"
+        raise InvalidInput(message) from None
+
+
+def read_yaml(path: Path) -> Any:
+    """The document in a YAML file. Raises `InvalidInput` with the line of a fault."""
+    try:
+        return yaml.safe_load(read_text(path))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = "" if mark is None else f" at line {mark.line + 1}"
+        message = f"{path} is not YAML{line}"
+        raise InvalidInput(message) from None
+
+
+def parsed_inputs(given: Sequence[str], workflow: str) -> dict[str, Any]:
+    """Read `NAME=VALUE`: as it stands for a string input of the workflow, else as JSON, else as it stands."""
+    types = _declared_types(workflow)
+    inputs: dict[str, Any] = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals or not name:
+            message = f"--input {name or each!r} has no value: write NAME=VALUE"
+            raise InvalidInput(message)
+        if name in inputs:
+            message = f"--input {name} is given twice"
+            raise InvalidInput(message)
+        inputs[name] = value if types.get(name) == "string" else _json_or_text(value)
+    return inputs
+
+
+def _json_or_text(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
+def _declared_types(workflow: str) -> Mapping[str, object]:
+    """The type of each input as the file has it. Whatever is wrong with the file is said by who checks it."""
+    try:
+        inputs = yaml.safe_load(workflow)["inputs"]
+        return {str(name): spec.get("type") for name, spec in inputs.items()}
+    except (yaml.YAMLError, LookupError, TypeError, AttributeError, RecursionError, ValueError):
+        return {}

@@ -1,0 +1,134 @@
+"""A task as a person reads it."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+
+from rich.console import Console
+from rich.text import Text
+
+from interlock.cli.output import clean, table, to_person, word
+from interlock.fleet.views import RunView, ScheduledTask, TaskDetail
+
+MOST_CHARACTERS = 4_000
+
+
+def print_task(detail: TaskDetail) -> None:
+    """Everything on record about a task, on standard output."""
+    console = to_person()
+    _print_head(console, detail.task)
+    _print_attempts(console, detail)
+    for run in detail.runs:
+        _print_run(console, run)
+    _print_effects(console, detail)
+    _print_outputs(console, detail)
+    _print_doubt(console, detail.task)
+
+
+def _print_head(console: Console, task: ScheduledTask) -> None:
+    console.print(Text(task.task_id, style="bold"), Text(f"{task.kind} {clean(task.label)}"))
+    status = word(task.status)
+    if task.reason not in {None, task.status}:
+        status.append(f" ({task.reason})")
+    if task.cancel_requested and task.ended_at is None:
+        status.append(" (a cancel was asked for)")
+    console.print("status    ", status)
+    console.print("asked for ", _wanted(task))
+    console.print("submitted ", at(task.submitted_at))
+    if task.ended_at is not None:
+        console.print("ended     ", f"{at(task.ended_at)}, after {lasted(task.submitted_at, task.ended_at)}")
+    console.print("attempts  ", f"{task.attempts_used} of {task.max_attempts} used")
+
+
+def _wanted(task: ScheduledTask) -> str:
+    wanted = [f"driver {task.driver_type}"] if task.driver_type else []
+    wanted += [f"device {task.device}"] if task.device else []
+    wanted += [f"tag {tag}" for tag in task.tags]
+    return ", ".join(wanted) or "any device"
+
+
+def _print_attempts(console: Console, detail: TaskDetail) -> None:
+    if not detail.attempts:
+        return
+    shown = table("ATTEMPT", "DEVICE", "ASSIGNED", "CLAIMED", "ENDED", "TOOK", "END", "REASON")
+    for each in detail.attempts:
+        took = lasted(each.claimed_at, each.ended_at)
+        times = (at(each.assigned_at), at(each.claimed_at), at(each.ended_at))
+        shown.add_row(str(each.number), each.device, *times, took, word(each.end or "live"), each.reason or "")
+    console.print()
+    console.print(shown)
+
+
+def _print_run(console: Console, run: RunView) -> None:
+    after = f", goes on from {run.parent_run_id}" if run.parent_run_id else ""
+    stopped = run.stop_reason or "not ended"
+    console.print()
+    console.print(Text(run.run_id, style="bold"), f"{stopped}, {run.elapsed_seconds:.1f} s, {run.saves} saves{after}")
+    shown = table("STEP", "STATE")
+    for step, state in run.states.items():
+        shown.add_row(step, word(state))
+    console.print(shown)
+
+
+def _print_effects(console: Console, detail: TaskDetail) -> None:
+    if not detail.effects:
+        return
+    shown = table("EFFECT", "STANDING", "TOOL", "DEVICE", "HANDED OVER", "SETTLED")
+    for each in detail.effects:
+        times = (at(each.handed_over_at), at(each.settled_at))
+        shown.add_row(each.action_id, word(each.standing), each.tool_id, each.device, *times)
+    console.print()
+    console.print(shown)
+
+
+def _print_outputs(console: Console, detail: TaskDetail) -> None:
+    left = dict(detail.outputs)
+    if detail.task.kind == "goal" and detail.task.result is not None:
+        left["result"] = detail.task.result
+    for name, value in left.items():
+        console.print()
+        console.print(Text(f"output of {name}" if name != "result" else name, style="bold"))
+        console.print(Text(readable(value)))
+
+
+def _print_doubt(console: Console, task: ScheduledTask) -> None:
+    if not task.in_doubt:
+        return
+    console.print()
+    console.print(Text(f"in doubt: {', '.join(task.in_doubt)}", style="bold red"))
+    console.print(
+        "Each was handed over to its tool, and nothing on record says whether it took place. It is not repeated on a "
+        "guess: look at the device, then submit what is still to do."
+    )
+
+
+def readable(value: object) -> str:
+    """A decoded output for a terminal: short values in a line, texts as they are, the rest as JSON."""
+    if isinstance(value, dict) and value:
+        lines = [f"{name}: {_entry(each)}" for name, each in value.items()]
+        text = "\n".join(lines)
+    else:
+        text = _entry(value)
+    text = clean(text)
+    if len(text) > MOST_CHARACTERS:
+        return f"{text[:MOST_CHARACTERS]}\n... {len(text) - MOST_CHARACTERS} more characters: see --json"
+    return text
+
+
+def _entry(value: object) -> str:
+    if not isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if "\n" not in value.rstrip("\n"):
+        return value.rstrip("\n")
+    return "\n" + "\n".join(f"  {line}" for line in value.rstrip("\n").split("\n"))
+
+
+def at(moment: datetime | None) -> str:
+    """A time as people here read it."""
+    return "" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}Z"
+
+
+def lasted(begin: datetime | None, end: datetime | None) -> str:
+    """The time between, in seconds."""
+    return "" if begin is None or end is None else f"{(end - begin).total_seconds():.1f} s"
