@@ -20,6 +20,7 @@ from interlock.actions.limits import Preflight, SchedulerLimits, preflight
 from interlock.actions.plan import Cause, Outline, Plan, Why
 from interlock.actions.run import SaveCheckpoint
 from interlock.actions.scheduler import ActionScheduler
+from interlock.actions.stores import FileCheckpoints, RunSaves, SqliteCheckpoints
 from interlock.errors import SchedulerError
 
 __all__ = [
@@ -34,17 +35,20 @@ __all__ = [
     "Cause",
     "Code",
     "DispatchOutcome",
+    "FileCheckpoints",
     "GraphFinding",
     "GuardedDispatcher",
     "Outline",
     "Plan",
     "Preflight",
     "RunId",
+    "RunSaves",
     "SaveCheckpoint",
     "ScheduledAction",
     "SchedulerCheckpoint",
     "SchedulerError",
     "SchedulerLimits",
+    "SqliteCheckpoints",
     "StatePairs",
     "StopReason",
     "Why",
