@@ -115,7 +115,16 @@ def run(
     asyncio.run(run_here(request, as_json=as_json))
 
 
+def demo(*, as_json: AsJson = False) -> None:
+    """Play it all in a minute: four devices, twelve tasks, two killed workers, and a verdict from the database."""
+    from interlock.cli.demo import present  # noqa: PLC0415 - as for `up`
+
+    if not asyncio.run(present(as_json=as_json)):
+        raise typer.Exit(Exit.FOUND)
+
+
 _COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
+    ("demo", demo),
     ("up", up),
     ("submit", tasks.submit),
     ("tasks", tasks.tasks),

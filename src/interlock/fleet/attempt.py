@@ -35,7 +35,7 @@ class Worker(Protocol):
         ...
 
     def hold(self) -> None:
-        """Withhold the answer to the next write-ahead save, so that the run stands still at a clean point."""
+        """Let an effect in flight finish, then withhold every answer, so that the run stands still at a clean point."""
         ...
 
     async def ended(self) -> Ending | None:
@@ -167,11 +167,17 @@ class AttemptKeeper:
         ended = asyncio.create_task(self._worker.ended())
         awaited: set[asyncio.Future[Any]] = {ended, self._must_end}
         await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
-        polite = self._must_end.result() if self._must_end.done() else self._stop_seconds
+        polite = self._politeness()
         stopped = await self._worker.stop(polite)
         ending = await ended
         reason = AttemptEnd.INTERRUPTED if self._held_for is not None else AttemptEnd.WORKER_LOST
         return ending or Ending(EndKind.RELEASED, reason.value), stopped
+
+    def _politeness(self) -> float:
+        """How long the worker may take to end by itself: no time where it stands still and would only be cancelled."""
+        if self._must_end.done():
+            return self._must_end.result()
+        return self._stop_seconds if self._held_for is None else 0.0
 
     async def _renew_until_lost(self) -> None:
         """Renew in time; a failed renewal is not a loss, and is tried again until the local deadline."""

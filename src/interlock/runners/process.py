@@ -17,7 +17,7 @@ from pathlib import Path
 from interlock.drivers.process_tree import ended, processes
 from interlock.errors import InterlockError, LeaseSuperseded, Unavailable
 from interlock.fleet.ledger import AttemptLedger
-from interlock.fleet.model import Assignment, Ending, RunSave
+from interlock.fleet.model import Assignment, Ending, HandOver, RunSave
 from interlock.runners.channel import Arguments, Channel
 from interlock.runners.isolation import Isolation
 from interlock.runners.messages import (
@@ -64,15 +64,12 @@ class WorkerPlace:
 class WorkerProcess:
     """See `interlock.fleet.attempt.Worker`."""
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], channel: Channel, ledger: AttemptLedger, assignment: Assignment
-    ) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], channel: Channel, ledger: AttemptLedger) -> None:
         self._process = process
         self._channel = channel
         self._ledger = ledger
-        self._admitted = {
-            save.run_id: int(json.loads(save.checkpoint)["admitted_actions"]) for save in assignment.history.runs
-        }
+        # Effects that were handed over, until a save says how they ended or they were withdrawn.
+        self._in_flight: set[tuple[str, str]] = set()
         loop = asyncio.get_running_loop()
         self.hello: asyncio.Future[None] = loop.create_future()
         self._report: asyncio.Future[Ending | None] = loop.create_future()
@@ -106,8 +103,20 @@ class WorkerProcess:
         self._channel.note("lost")
 
     def hold(self) -> None:
-        """See `Worker.hold`."""
+        """See `Worker.hold`. With no effect in flight the run can stand still where it is: reads may be made again."""
         self._holding = True
+        self._stand_still()
+
+    def _stand_still(self) -> None:
+        if self._holding and not self._in_flight and not self._report.done():
+            self._report.set_result(None)
+
+    async def _wait_while_still(self) -> None:
+        """Withhold the answer for ever where the run stands still: what is durable is the clean state before."""
+        if self._holding and not self._in_flight:
+            await self._gone.wait()
+            message = "the attempt was held"
+            raise LeaseSuperseded(message)
 
     def begin(self, start: Start) -> None:
         """Give the worker its one assignment."""
@@ -123,11 +132,13 @@ class WorkerProcess:
             if not self._report.done() or self._report.result() is None:
                 self._signal(signal.SIGTERM)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._exited(), seconds)
+                async with asyncio.timeout(seconds):
+                    await self._exited()
         clean = self._process.poll() == 0
         self._signal(signal.SIGKILL)
         try:
-            await asyncio.wait_for(self._exited(), KILL_SECONDS)
+            async with asyncio.timeout(KILL_SECONDS):
+                await self._exited()
         except TimeoutError:
             return False
         self._gone.set()
@@ -179,9 +190,9 @@ class WorkerProcess:
         if call == "save":
             await self._save(save_from_json(arguments))
         elif call == "hand_over":
-            await self._ledger.hand_over(hand_over_from_json(arguments))
+            await self._hand_over(hand_over_from_json(arguments))
         elif call == "withdraw":
-            await self._ledger.withdraw(str(arguments.get("run_id")), str(arguments.get("action_id")))
+            await self._withdraw(str(arguments.get("run_id")), str(arguments.get("action_id")))
         elif call == "settle":
             await self._ledger.settle(settlement_from_json(arguments))
         elif call == "output":
@@ -195,21 +206,36 @@ class WorkerProcess:
             raise InterlockError(message)
         return None
 
-    async def _save(self, save: RunSave) -> None:
+    async def _hand_over(self, entry: HandOver) -> None:
+        await self._wait_while_still()
+        effect = (entry.run_id, entry.action_id)
+        self._in_flight.add(effect)
         try:
-            admitted = int(json.loads(save.checkpoint)["admitted_actions"])
-        except (ValueError, KeyError, TypeError):
-            message = "the checkpoint cannot be read"
-            raise InterlockError(message) from None
-        if self._holding and admitted > self._admitted.get(save.run_id, 0):
-            # The run stands still here: what is durable is the clean snapshot before this one.
-            if not self._report.done():
-                self._report.set_result(None)
-            await self._gone.wait()
-            message = "the attempt was held"
-            raise LeaseSuperseded(message)
+            await self._ledger.hand_over(entry)
+        except InterlockError:
+            self._in_flight.discard(effect)
+            raise
+
+    async def _withdraw(self, run_id: str, action_id: str) -> None:
+        await self._ledger.withdraw(run_id, action_id)
+        self._in_flight.discard((run_id, action_id))
+        self._stand_still()
+
+    async def _save(self, save: RunSave) -> None:
+        await self._wait_while_still()
+        running = _running(save)
         await self._ledger.save(save)
-        self._admitted[save.run_id] = admitted
+        self._in_flight = {each for each in self._in_flight if each[0] != save.run_id or each[1] in running}
+        self._stand_still()
+
+
+def _running(save: RunSave) -> set[str]:
+    """The actions that are in flight by a checkpoint. Raises `InterlockError` where it cannot be read."""
+    try:
+        return {action for action, state in json.loads(save.checkpoint)["states"] if state == "running"}
+    except (ValueError, KeyError, TypeError):
+        message = "the checkpoint cannot be read"
+        raise InterlockError(message) from None
 
 
 class ProcessWorkers:
@@ -224,19 +250,20 @@ class ProcessWorkers:
     async def start(self, assignment: Assignment, ledger: AttemptLedger, deadline: float) -> WorkerProcess:
         """See `Workers.start`."""
         serial = assignment.device.serial
-        worker = await self._spawn(serial, assignment, ledger)
+        worker = await self._spawn(serial, ledger)
         try:
-            await asyncio.wait_for(asyncio.shield(worker.hello), HELLO_SECONDS)
+            async with asyncio.timeout(HELLO_SECONDS):
+                await asyncio.shield(worker.hello)
             self._record(serial, worker)
         except (InterlockError, TimeoutError, OSError):
             await worker.stop(0.0)
             message = f"no worker could be started for {serial}"
             raise Unavailable(message) from None
         worker.begin(Start(assignment, self._place.options.get(serial, {}), self._place.policy, deadline))
-        emit(Event.WORKER_STARTED, attempt=assignment.attempt_id, serial=serial, pid=worker.first and worker.first.pid)
+        emit(Event.WORKER_STARTED, attempt=assignment.attempt_id, serial=serial, pid=worker.pid)
         return worker
 
-    async def _spawn(self, serial: str, assignment: Assignment, ledger: AttemptLedger) -> WorkerProcess:
+    async def _spawn(self, serial: str, ledger: AttemptLedger) -> WorkerProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             arguments = [sys.executable, "-m", "interlock.runners.worker", str(theirs.fileno())]
@@ -250,7 +277,7 @@ class ProcessWorkers:
                 cwd="/",
                 env=self._environment(),
             )
-        worker = WorkerProcess(process, await Channel.over(ours), ledger, assignment)
+        worker = WorkerProcess(process, await Channel.over(ours), ledger)
         self._last[serial] = worker
         return worker
 
@@ -286,24 +313,33 @@ class ProcessWorkers:
         return sorted(self._records.glob("[!.]*.json"))
 
     async def _clear(self, path: Path) -> bool:
-        try:
-            record = json.loads(path.read_text("utf-8"))
-            first = ProcessName(int(record["pid"]), int(record["start"]), str(record["boot_id"]))
-            certain = bool(record["certain"])
-        except (OSError, ValueError, KeyError, TypeError):
+        """End what one record names. Whether all that it started is certainly gone with it."""
+        recorded = await asyncio.to_thread(_recorded, path)
+        if recorded is None:
             return False
+        first, certain = recorded
         if first.boot_id != self._place.boot_id:
             return True
-        if not first.alive(self._place.boot_id):
-            return certain
         with contextlib.suppress(ProcessLookupError):
             descriptor = os.pidfd_open(first.pid)
             try:
+                # Only once it is held can its number no longer be given to another process.
                 if first.alive(self._place.boot_id):
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-                await asyncio.wait_for(ended(descriptor), KILL_SECONDS)
+                    async with asyncio.timeout(KILL_SECONDS):
+                        await ended(descriptor)
             except TimeoutError:
                 return False
             finally:
                 os.close(descriptor)
         return certain
+
+
+def _recorded(path: Path) -> tuple[ProcessName, bool] | None:
+    """The process that a record names, and whether seeing it gone is enough; None where it cannot be read."""
+    try:
+        record = json.loads(path.read_text("utf-8"))
+        first = ProcessName(int(record["pid"]), int(record["start"]), str(record["boot_id"]))
+        return first, bool(record["certain"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

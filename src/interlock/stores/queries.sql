@@ -280,13 +280,13 @@ INSERT INTO journal (
   :run_id, :action_id, :task, :attempt, :host, :serial, :tool_id, :arguments_digest, 'handed_over', interlock_now()
 );
 
--- withdraw_entry: Write that a handed-over effect was not begun.
+-- withdraw_entry: Write that a handed-over effect was not begun, by this attempt or, as a probe says, by another.
 UPDATE journal SET state = 'withdrawn', settled_at = interlock_now()
-WHERE run_id = :run_id AND action_id = :action_id AND state = 'handed_over' AND attempt = :attempt;
+WHERE run_id = :run_id AND action_id = :action_id AND state = 'handed_over' AND task = :task;
 
 -- settle_entry: Write what came of an effect.
 UPDATE journal SET state = 'settled', outcome = :outcome, evidence = :evidence, settled_at = interlock_now()
-WHERE run_id = :run_id AND action_id = :action_id AND state = 'handed_over' AND attempt = :attempt;
+WHERE run_id = :run_id AND action_id = :action_id AND state = 'handed_over' AND task = :task;
 
 -- journal_of_task: Every effect of a task, in the order of handing over.
 SELECT * FROM journal WHERE task = :task ORDER BY handed_over_at, run_id, action_id;

@@ -125,7 +125,7 @@ def withdraw(tx: Transaction, operation: WithdrawEffect) -> Outcome:
     """Write that a handed-over effect was not begun after all."""
     lease = live_lease(tx, operation.host, operation.lease_id)
     key = {"run_id": operation.run_id, "action_id": operation.action_id}
-    if tx.write("withdraw_entry", attempt=lease["attempt"], **key):
+    if tx.write("withdraw_entry", task=lease["task"], **key):
         return Applied()
     entry = tx.row("entry", **key)
     if entry is not None and entry["state"] == "withdrawn":
@@ -156,7 +156,7 @@ def _settle_entry(tx: Transaction, operation: SettleCall, lease: Row) -> Outcome
     settlement = operation.settlement
     key = {"run_id": settlement.run_id, "action_id": settlement.action_id}
     said = {"outcome": settlement.outcome, "evidence": settlement.evidence}
-    if tx.write("settle_entry", attempt=lease["attempt"], **key, **said):
+    if tx.write("settle_entry", task=lease["task"], **key, **said):
         return None
     entry = tx.row("entry", **key)
     if entry is not None and entry["state"] == "settled" and all(entry[name] == said[name] for name in said):

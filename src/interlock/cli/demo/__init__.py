@@ -16,6 +16,7 @@ from interlock.api.client import RemoteFleet
 from interlock.app import AppSettings, check_database, running
 from interlock.cli.demo import sabotage, show, work
 from interlock.cli.demo.work import Planned
+from interlock.cli.output import print_json, to_person
 from interlock.fleet.service import FleetService
 from interlock.fleet.settings import FleetSettings
 from interlock.fleet.views import TaskDetail, Violation
@@ -54,7 +55,7 @@ async def play(console: Console) -> Outcome:
         )
         async with running(settings) as now, RemoteFleet(now.url or "", now.token or "") as fleet:
             console.print(f"Control plane at {now.url}; workers {now.isolation}")
-            planned = {await fleet.submit(each.request): each for each in work.plan()}
+            planned = {str(await fleet.submit(each.request)): each for each in work.plan()}
             await _watch(console, fleet, planned, data)
             rows = [await _row(fleet, task_id, each, data) for task_id, each in planned.items()]
         return Outcome(tuple(rows), tuple(await check_database(data)))
@@ -70,11 +71,15 @@ async def _watch(console: Console, fleet: FleetService, planned: Mapping[str, Pl
         asyncio.create_task(sabotage.kill_during_effect(fleet, roles["effect"], data)),
         asyncio.create_task(sabotage.cancel_running(fleet, roles["cancel"])),
     ]
+    changes = show.Changes(console, titles)
     with contextlib.suppress(TimeoutError), Live(console=console, auto_refresh=False, transient=True) as live:
         async with asyncio.timeout(LIMIT_SECONDS):
             while True:
                 tasks = await fleet.tasks()
-                live.update(show.live_view(await fleet.devices(), tasks, titles), refresh=True)
+                if console.is_terminal:
+                    live.update(show.live_view(await fleet.devices(), tasks, titles), refresh=True)
+                else:
+                    changes.tell(tasks)
                 if all(task.ended_at is not None for task in tasks if task.task_id in ending):
                     break
                 await asyncio.sleep(REFRESH_SECONDS)
@@ -133,7 +138,32 @@ def _repeated(planned: Planned, detail: TaskDetail, ledgers: str) -> str | None:
     return None
 
 
-def report(console: Console, outcome: Outcome) -> None:
-    """The table and the verdict."""
-    console.print(show.end_table(outcome.rows))
-    console.print(show.verdict_line(outcome.violations, outcome.faults))
+@dataclasses.dataclass(frozen=True)
+class TaskReport:
+    """One task of the demo for a program. `fault` is what is not as the rules require."""
+
+    title: str
+    detail: TaskDetail
+    note: str
+    fault: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """The demo for a program."""
+
+    tasks: tuple[TaskReport, ...]
+    violations: tuple[Violation, ...]
+
+
+async def present(*, as_json: bool) -> bool:
+    """Play the demo and say what came of it; whether everything was as it must be."""
+    outcome = await play(to_person(errors=as_json))
+    if as_json:
+        rows = (TaskReport(planned.title, *rest) for planned, *rest in outcome.rows)
+        print_json(Report(tuple(rows), outcome.violations))
+    else:
+        console = to_person()
+        console.print(show.end_table(outcome.rows))
+        console.print(show.verdict_line(outcome.violations, outcome.faults))
+    return not outcome.violations and not outcome.faults

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rich.console import Group
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -43,6 +43,23 @@ def live_view(devices: Sequence[DeviceView], tasks: Sequence[ScheduledTask], tit
 
 def _word(word: str) -> Text:
     return Text(word, style=_COLOURS.get(word, ""))
+
+
+class Changes:
+    """Tells what has changed since the last look, a line each: the live view of a pipe."""
+
+    def __init__(self, console: Console, titles: Mapping[str, str]) -> None:
+        self._console = console
+        self._titles = titles
+        self._seen: dict[str, str] = {}
+
+    def tell(self, tasks: Sequence[ScheduledTask]) -> None:
+        """Look again."""
+        for task in reversed(tasks):
+            now = f"{task.status} on {task.running_on}" if task.running_on else task.status
+            if self._seen.get(task.task_id) != now:
+                self._seen[task.task_id] = now
+                self._console.print(f"  {self._titles.get(task.task_id, task.task_id)}: {now}")
 
 
 def end_table(rows: Sequence[tuple[Planned, TaskDetail, str, str | None]]) -> Table:
