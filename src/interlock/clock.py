@@ -57,7 +57,12 @@ def monotonic_ns() -> int:
 
 def new_id(prefix: str) -> str:
     """A fresh opaque id: the prefix, an underscore, 32 hex digits of chance."""
-    return f"{prefix}_{secrets.token_hex(16)}"
+    return f"{prefix}_{new_nonce()}"
+
+
+def new_nonce(size: int = 16) -> str:
+    """A fresh value that nobody can guess: `size` bytes of chance in hex digits."""
+    return secrets.token_hex(size)
 
 
 def new_secret() -> str:

@@ -10,13 +10,13 @@ import asyncio
 import contextlib
 import fcntl
 import os
-import secrets
 import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from interlock.clock import new_nonce
 from interlock.drivers.process_tree import MARK, Roots, end_tree, ended, processes, reap, reap_followers
 from interlock.guard.canonical import fitted
 from interlock.guard.shielding import to_the_end
@@ -62,7 +62,7 @@ class Shell:
     directory: Path
     environment: Mapping[str, str]
     grace_seconds: float
-    mark: str = field(default_factory=lambda: secrets.token_hex(16))
+    mark: str = field(default_factory=new_nonce)
     # A shell that left something running is not reaped before the device closes: its number names the session.
     _sessions: set[int] = field(default_factory=set)
 
@@ -73,8 +73,8 @@ class Shell:
             NotStarted: It is too long, has a NUL in it, or the machine has no room for another process.
         """
         with Capture(_STDOUT_BYTES) as stdout, Capture(_STDERR_BYTES) as stderr, Capture(_MARKER_BYTES) as marker:
-            nonce = secrets.token_hex(16)
-            mark = f"{self.mark}.{secrets.token_hex(8)}"
+            nonce = new_nonce()
+            mark = f"{self.mark}.{new_nonce(8)}"
             shell = self._spawn(command, mark, nonce, (stdout.sink, stderr.sink, marker.sink))
             for capture in (stdout, stderr, marker):
                 capture.begin()

@@ -67,7 +67,6 @@ class SqliteTransaction:
         self._connection = connection
         self._timekeeper = timekeeper
         self._queries = queries("sqlite")
-        self._depth = 0
         self.presence = presence
 
     def _execute(self, query: str, parameters: dict[str, object]) -> sqlite3.Cursor:
@@ -99,17 +98,15 @@ class SqliteTransaction:
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
         """See `Transaction.apart`."""
-        self._depth += 1
-        name = f"part_{self._depth}"
-        self._connection.execute(f"SAVEPOINT {name}")
+        # Parts may lie in one another under one name: each statement means the innermost.
+        self._connection.execute("SAVEPOINT part")
         try:
             yield
         except BaseException:
-            self._connection.execute(f"ROLLBACK TO {name}")
+            self._connection.execute("ROLLBACK TO part")
             raise
         finally:
-            self._connection.execute(f"RELEASE {name}")
-            self._depth -= 1
+            self._connection.execute("RELEASE part")
 
 
 @dataclass(frozen=True)
@@ -339,4 +336,7 @@ def migrate(connection: sqlite3.Connection) -> None:
         raise StoreHeld(message)
     for number, script in migrations():
         if number > version:
-            connection.executescript(f"BEGIN IMMEDIATE;\n{script}\nPRAGMA user_version = {number};\nCOMMIT;")
+            # A pragma takes no parameters; the number is from a file's name, and an int.
+            connection.executescript(
+                "\n".join(("BEGIN IMMEDIATE;", script, f"PRAGMA user_version = {number};", "COMMIT;"))
+            )
