@@ -1,17 +1,16 @@
-"""Hypothesis profiles, and the contract: a number of the documents without a test that ran fails the full run."""
+"""Hypothesis profiles, the contract and skips.
+
+A number of the documents without a test that ran fails the full run; with `CI` set, so does a test that was skipped.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DOCUMENTS = Path(__file__).parent.parent / "docs"
 _NUMBER = re.compile(r"^- \*\*([A-Z]+-[0-9]+)\*\* ", re.MULTILINE)
@@ -37,19 +36,17 @@ class EveryContract:
 
     def __init__(self) -> None:
         self.proven: set[str] = set()
+        self.fault: tuple[set[str], set[str]] = (set(), set())
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" and report.passed:
             self.proven.update(str(value) for name, value in report.user_properties if name == "contract")
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> Iterator[None]:
-        yield
-        unproven = stated_numbers() - self.proven
-        unknown = self.proven - stated_numbers()
-        if (unproven or unknown) and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        self.fault = (unproven, unknown)
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self.fault = (stated_numbers() - self.proven, self.proven - stated_numbers())
+        if any(self.fault):
+            fail(session)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         unproven, unknown = self.fault
@@ -59,7 +56,38 @@ class EveryContract:
             terminalreporter.write_line(f"CONTRACT {number} is claimed by a test and stated nowhere", red=True)
 
 
+class NothingSkipped:
+    """Says aloud which tests were skipped, and fails the run for it where `CI` is set."""
+
+    def __init__(self) -> None:
+        self.skipped: list[str] = []
+
+    def _note(self, report: pytest.CollectReport | pytest.TestReport) -> None:
+        if report.skipped and not hasattr(report, "wasxfail"):
+            self.skipped.append(report.nodeid)
+
+    pytest_runtest_logreport = _note
+    pytest_collectreport = _note
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.skipped and os.environ.get("CI"):
+            fail(session)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        verdict = "and that fails the run" if os.environ.get("CI") else "and so proves nothing here"
+        for node in self.skipped:
+            terminalreporter.write_line(f"SKIPPED {node} did not run, {verdict}", red=True)
+
+
+def fail(session: pytest.Session) -> None:
+    if session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(NothingSkipped(), "nothing-skipped")
     if config.getoption("--every-contract") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(EveryContract(), "every-contract")
 
