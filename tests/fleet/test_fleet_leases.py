@@ -33,7 +33,7 @@ async def test_a_host_is_known_by_its_credential_and_not_by_its_name(pool: Pool)
     for credential in ("h1", "credential of h2", ""):
         with pytest.raises(NotPermitted):
             await pool.fleet.host(credential)
-    await pool.fleet.register_host("h1", "another")
+    await pool.fleet.register_host("h1", "another credential")
     with pytest.raises(NotPermitted):
         await pool.fleet.host("credential of h1")
 

@@ -104,6 +104,11 @@ def force_release(device: DeviceRef) -> Call[None]:
     return Call("POST", f"{_device(device)}/force-release", _nothing, repeatable=False)
 
 
+def register_host(name: str, credential: str) -> Call[None]:
+    """See `Fleet.register_host`."""
+    return Call("POST", "/v1/hosts", _nothing, body=wire.encoded(wire.HostRegistration(name, credential)))
+
+
 def violations() -> Call[list[Violation]]:
     """See `FleetService.violations`."""
     return Call("GET", "/v1/violations", _field(wire.ViolationList, lambda answer: list(answer.violations)))

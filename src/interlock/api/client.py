@@ -78,6 +78,10 @@ class RemoteFleet:
         """See `Fleet.force_release`."""
         await self._send(calls.force_release(device))
 
+    async def register_host(self, name: str, credential: str) -> None:
+        """See `Fleet.register_host`."""
+        await self._send(calls.register_host(name, credential))
+
     async def violations(self) -> list[Violation]:
         """See `FleetService.violations`."""
         return await self._send(calls.violations())
@@ -214,6 +218,10 @@ class Client:
     def force_release(self, device: DeviceRef) -> None:
         """See `Fleet.force_release`."""
         self._send(calls.force_release(device))
+
+    def register_host(self, name: str, credential: str) -> None:
+        """See `Fleet.register_host`."""
+        self._send(calls.register_host(name, credential))
 
     def violations(self) -> list[Violation]:
         """See `FleetService.violations`."""

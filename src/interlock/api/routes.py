@@ -121,6 +121,21 @@ async def force_release(fleet: FleetHere, host: str, serial: str) -> Response:
     return done()
 
 
+@router.post(
+    "/hosts",
+    tags=["hosts"],
+    status_code=204,
+    dependencies=[MayAdminister],
+    openapi_extra=described(body=wire.HostRegistration, status=204),
+)
+async def register_host(
+    fleet: FleetHere, asked: Annotated[wire.HostRegistration, Depends(body_of(wire.HostRegistration))]
+) -> Response:
+    """Make a host known under a credential, or give it a new one."""
+    await fleet.register_host(asked.name, asked.credential)
+    return done()
+
+
 @router.get("/violations", tags=["health"], dependencies=[MayRead], openapi_extra=described(wire.ViolationList))
 async def violations(fleet: FleetHere) -> Response:
     """List every invariant that does not hold."""

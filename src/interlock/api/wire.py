@@ -63,6 +63,14 @@ class ServiceChange:
 
 
 @dataclass(frozen=True)
+class HostRegistration:
+    """A host, and the credential that it will act under."""
+
+    name: str
+    credential: str
+
+
+@dataclass(frozen=True)
 class Health:
     """How many tasks stand where, the store's time, and whether this server assigns."""
 

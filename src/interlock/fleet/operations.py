@@ -42,6 +42,7 @@ from interlock.telemetry import Event, emit
 
 MAX_GOAL_CHARACTERS = 100_000
 BACKSTOP_SECONDS = 1.0
+SHORTEST_CREDENTIAL = 16
 
 
 class Sealer(Protocol):
@@ -103,7 +104,10 @@ class Fleet:
         self._clock = clock or SystemClock()
 
     async def register_host(self, name: str, credential: str) -> None:
-        """Make a host known under a credential, or give it a new one."""
+        """Make a host known under a credential, or give it a new one. Raises `InvalidInput`."""
+        if len(credential) < SHORTEST_CREDENTIAL:
+            message = f"a host's credential is at least {SHORTEST_CREDENTIAL} characters of chance"
+            raise InvalidInput(message)
         host = DeviceRef.parse(f"{name}/0").host
         await self._commit(RegisterHost(host, token_hash(credential)))
 

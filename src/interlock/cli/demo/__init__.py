@@ -160,7 +160,7 @@ async def present(*, as_json: bool) -> bool:
     """Play the demo and say what came of it; whether everything was as it must be."""
     outcome = await play(to_person(errors=as_json))
     if as_json:
-        rows = (TaskReport(planned.title, *rest) for planned, *rest in outcome.rows)
+        rows = (TaskReport(planned.title, detail, note, fault) for planned, detail, note, fault in outcome.rows)
         print_json(Report(tuple(rows), outcome.violations))
     else:
         console = to_person()
