@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from fleet.pools import Pool
 
+from fleet.pools import Pool
 from interlock.fleet.settings import FleetSettings
 from interlock.guard.vault import Vault, new_key
 from interlock.stores.sqlite import SqliteStore, StoreTimes

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from fleet.conftest import MakePool
-from fleet.pools import DONE, Pool, ref, shell
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.conftest import MakePool
+from fleet.pools import DONE, Pool, ref, shell
 from interlock.errors import InvalidInput, UnknownStrategy
 from interlock.fleet.matching import PooledDevice, mismatch, obstacle
 from interlock.fleet.model import (
@@ -292,8 +294,6 @@ async def test_f14_a_device_that_gains_a_tag_or_returns_to_service_is_used(pool:
 
 
 async def test_f44_a_malformed_device_is_quarantined_and_the_rest_registers(pool: Pool) -> None:
-    from dataclasses import replace
-
     session = await pool.host("h1", replace(shell("d1"), fault="its tags cannot be read"), shell("d2"))
     task = await pool.goal()
     await pool.scheduler.assign()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from fleet.pools import DONE, FAILED, Pool, shell
 
+from fleet.pools import DONE, FAILED, Pool, shell
 from interlock.errors import NotLocal
 from interlock.fleet.dispatcher import TaskDispatcher
 from interlock.fleet.ledger import AttemptLedger

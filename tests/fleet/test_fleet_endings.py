@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fleet.conftest import MakePool
-from fleet.pools import DONE, FAILED, Pool, ref, released, shell
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.conftest import MakePool
+from fleet.pools import DONE, FAILED, Pool, ref, released, shell
 from interlock.errors import LeaseSuperseded, NotFound, ReportConflict
 from interlock.fleet.model import Ending, EndKind, Occupancy, TaskStatus
 from interlock.fleet.transitions import (

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fleet.conftest import MakePool
-from fleet.pools import DONE, Pool, ref, released, shell
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.conftest import MakePool
+from fleet.pools import DONE, Pool, ref, released, shell
 from interlock.errors import Conflict, InterlockError, LeaseSuperseded, NotPermitted
 from interlock.fleet.model import LeaseId
+from interlock.stores.leases import live_lease
 from interlock.stores.sqlite import StoreTimes
+from interlock.stores.transaction import Refusal
 
 
 @pytest.mark.contract("F-30")
@@ -214,7 +216,9 @@ async def test_q36_the_store_s_clock_never_goes_back(pool: Pool) -> None:
     pool.clock.step_to(pool.clock.now() - 3600 * 1_000_000)
     await session.finish((await session.claim("claim-1", 1, 0.0))[0].lease_id, DONE, stopped=True, clean=True)
     (attempt,) = (await pool.fleet.get(task)).attempts
-    assert attempt.assigned_at and attempt.claimed_at and attempt.ended_at
+    assert attempt.assigned_at
+    assert attempt.claimed_at
+    assert attempt.ended_at
     assert attempt.assigned_at <= attempt.claimed_at <= attempt.ended_at
 
 
@@ -227,7 +231,8 @@ async def test_the_clock_is_not_earlier_after_a_restart(make_pool: MakePool) -> 
     pool = make_pool()
     later = await pool.goal()
     first, second = (await pool.fleet.get(task)).task, (await pool.fleet.get(later)).task
-    assert first.submitted_at and second.submitted_at
+    assert first.submitted_at
+    assert second.submitted_at
     assert first.submitted_at <= second.submitted_at
 
 
@@ -321,9 +326,6 @@ async def test_a_waiting_claim_is_woken_by_an_assignment(pool: Pool) -> None:
 @pytest.mark.contract("F-73")
 @given(late=st.integers(0, 10**9))
 def test_a_lease_is_good_for_exactly_as_long_as_it_says(late: int) -> None:
-    from interlock.stores.leases import live_lease
-    from interlock.stores.transaction import Refusal
-
     class OneLease:
         def row(self, query: str, **parameters: object) -> dict[str, object]:
             del query, parameters
@@ -344,6 +346,29 @@ async def test_an_unknown_lease_is_refused_like_a_lost_one(pool: Pool) -> None:
     for act in (session.renew(LeaseId("lease_none")), session.finish(LeaseId("x"), DONE, stopped=True, clean=True)):
         with pytest.raises(LeaseSuperseded):
             await act
+
+
+@pytest.mark.contract("F-32")
+async def test_the_time_that_a_claim_waited_is_added_to_what_its_lease_is_good_for(pool: Pool) -> None:
+    session = await pool.host("h1", shell("d1"))
+    claim = asyncio.create_task(session.claim("claim-1", 1, 20.0))
+    await pool.store.rows("clock")
+    pool.clock.advance(12)
+    await pool.goal()
+    await pool.scheduler.assign()
+    (assignment,) = await asyncio.wait_for(claim, 10)
+    (lease,) = await pool.store.rows("lock_lease", lease=assignment.lease_id)
+    assert assignment.lease_seconds == 72.0
+    assert lease["expires_at"] == pool.clock.now() + 60_000_000
+
+
+@pytest.mark.contract("F-32")
+async def test_a_lost_answer_is_found_again_by_a_claim_that_would_wait(pool: Pool) -> None:
+    session = await pool.host("h1", shell("d1"))
+    await pool.goal()
+    first = await pool.running(session)
+    (again,) = await asyncio.wait_for(session.claim("claim-1", 1, 20.0), 10)
+    assert again == first
 
 
 async def test_f57_a_host_that_says_goodbye_gives_back_what_it_has_not_claimed(pool: Pool) -> None:

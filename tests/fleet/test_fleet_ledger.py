@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass, field
 
 import pytest
+
 from fleet.conftest import MakePool
 from fleet.pools import DONE, Pool, shell
-
 from interlock.errors import Conflict, InterlockError, LeaseSuperseded, NotFound
 from interlock.fleet.model import Assignment, HandOver, LeaseId, RunSave, Settlement
 from interlock.fleet.session import HostSession
@@ -96,7 +96,11 @@ async def test_q04_a_save_that_does_not_extend_the_last_one_is_refused(pool: Poo
 
 @pytest.mark.contract("F-70")
 def test_a_checkpoint_never_takes_back_what_was_said() -> None:
-    before: dict[str, object] = {"plan_digest": "p", "states": [["a", "committed"], ["b", "running"]], "stop_reason": None}
+    before: dict[str, object] = {
+        "plan_digest": "p",
+        "states": [["a", "committed"], ["b", "running"]],
+        "stop_reason": None,
+    }
     before |= {"admitted_actions": 2, "reserved_units": 2, "elapsed_ns": 2}
     assert regression(json.dumps(before), json.dumps(before)) is None
     for change in (

@@ -7,11 +7,11 @@ from collections.abc import Awaitable
 from typing import TypeVar
 
 import pytest
-from fleet.pools import DONE, FAILED, Pool, ref, released, shell
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from fleet.pools import DONE, FAILED, Pool, ref, released, shell
 from interlock.errors import InterlockError, LeaseSuperseded, QueueFull
 from interlock.fleet.model import Assignment, Ending
 from interlock.fleet.session import HostSession

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
-from fleet.conftest import MakePool
-from fleet.pools import DONE, Pool, shell
 
+from fleet.conftest import MakePool
+from fleet.pools import DONE, Pool, released, shell
 from interlock.errors import Conflict, InvalidInput, InvalidWorkflow, NotFound, QueueFull
-from interlock.fleet.model import Constraints
+from interlock.fleet.model import Constraints, Ending, EndKind
 from interlock.fleet.service import GoalRequest, SubmitRequest, WorkflowRequest
 
 
@@ -64,8 +65,6 @@ async def test_a_requeue_passes_the_depth_limit(make_pool: MakePool) -> None:
     first = await pool.goal()
     assignment = await pool.running(session)
     second = await pool.goal()
-    from fleet.pools import released
-
     await session.finish(assignment.lease_id, released("worker_lost"), stopped=True, clean=True)
     assert [await pool.status(task) for task in (first, second)] == ["queued", "queued"]
     with pytest.raises(QueueFull):
@@ -126,23 +125,19 @@ async def test_a_bad_goal_is_refused_with_what_to_change(pool: Pool, work: GoalR
 
 
 @pytest.mark.contract("F-74")
-async def test_r58_nothing_protected_is_in_the_database_in_the_clear(make_pool: MakePool, tmp_path: object) -> None:
+async def test_r58_nothing_protected_is_in_the_database_in_the_clear(make_pool: MakePool, tmp_path: Path) -> None:
     pool = make_pool()
     session = await pool.host("h1", shell())
     canary = "canary-4711"
     await pool.workflow('{"name":"n","secret":"canary-4711"}', password=canary)
     await pool.goal(f"use {canary}")
     assignment = await pool.running(session)
-    from interlock.fleet.model import Ending, EndKind
-
     await session.finish(
         assignment.lease_id, Ending(EndKind.DONE, "completed", f'"{canary}"'), stopped=True, clean=True
     )
     assert (await pool.fleet.get(assignment.task_id)).task.result == canary
     await pool.close()
-    from pathlib import Path
-
-    files = [path for path in Path(str(tmp_path)).rglob("*") if path.is_file()]
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert files
     assert not [path for path in files if canary.encode() in path.read_bytes()]
 

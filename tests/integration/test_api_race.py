@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,9 +84,8 @@ def test_f20_eight_processes_share_eight_devices_through_one_up(system: System) 
         for number in range(PROCESSES)
     ]
     lines = [racer.stdout.readline() for racer in racers if racer.stdout]
-    said = [json.loads(line) if line != "ready\n" else None for line in lines]
-    outputs = [racer.communicate("over\n", timeout=60)[0] for racer in racers]
-    said = [early or json.loads(output) for early, output in zip(said, outputs, strict=True)]
+    assert lines == ["ready\n"] * PROCESSES
+    said: list[dict[str, Any]] = [json.loads(racer.communicate("over\n", timeout=60)[0]) for racer in racers]
     assert [each["errors"] for each in said] == [[]] * PROCESSES
     submitted = [task for each in said for task in each["submitted"]]
     ran = Counter(task for each in said for task, _ in each["ran"])

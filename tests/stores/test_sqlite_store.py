@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from interlock.errors import InterlockError, InvalidInput, StoreHeld, Unavailable
-from interlock.fleet.store import Applied, Define, Refused, RegisterHost, Renew
 from interlock.fleet.model import HostId, LeaseId
+from interlock.fleet.store import Applied, Define, Refused, RegisterHost, Renew
 from interlock.stores.sqlfile import parse_queries, queries
 from interlock.stores.sqlite import SqliteStore
 
@@ -73,7 +73,7 @@ async def test_q59_a_store_used_after_a_fork_says_so(tmp_path: Path) -> None:
     said: multiprocessing.Queue[str] = context.Queue()
     child = context.Process(target=_use_in_child, args=(store, said))
     child.start()
-    texts = [await asyncio.to_thread(said.get, True, 20) for _ in range(2)]
+    texts = [await asyncio.to_thread(said.get, timeout=20) for _ in range(2)]
     await asyncio.to_thread(child.join, 20)
     assert all("open it in the process that uses it" in text for text in texts)
     assert isinstance((await store.commit([define(2)]))[0], Applied)

@@ -90,22 +90,34 @@ class HostSession:
         self._wakeups.notify(ASSIGNABLE)
 
     async def claim(self, claim_id: str, limit: int, wait_seconds: float) -> list[Assignment]:
-        """See `HostService.claim`."""
-        deadline = self._clock.elapsed() + min(wait_seconds, self._settings.long_poll_seconds)
-        ttl = microseconds(self._settings.lease_ttl_seconds)
+        """See `HostService.claim`.
+
+        The durations of what it gives count from when the claim was sent: the time that it waited here is added.
+        """
+        began = self._clock.elapsed()
+        deadline = began + min(wait_seconds, self._settings.long_poll_seconds)
         while True:
             with self._wakeups.registered(host_topic(self.host)) as changed:
-                if await self._store.rows("leases_to_claim", host=self.host, most=1) or wait_seconds <= 0:
-                    outcome = await self._commit(Claim(self.host, claim_id, limit, ttl))
-                    taken = outcome.value if isinstance(outcome.value, tuple) else ()
-                    if taken or wait_seconds <= 0:
-                        return [await self._assignment(lease, remaining) for lease, remaining in taken]
+                waited = self._clock.elapsed() - began
+                taken = await self._take(claim_id, limit)
+                if taken:
+                    return [await self._assignment(lease, left / MICROSECONDS + waited) for lease, left in taken]
                 left = deadline - self._clock.elapsed()
                 if left <= 0:
                     return []
                 await wait_at_most(changed, min(left, BACKSTOP_SECONDS))
 
-    async def _assignment(self, lease_id: str, remaining: int) -> Assignment:
+    async def _take(self, claim_id: str, limit: int) -> Sequence[tuple[str, int]]:
+        """What a claim takes or took before; it writes nothing where there is neither."""
+        if not await self._store.rows("leases_to_claim", host=self.host, most=1) and not await self._store.rows(
+            "attempts_by_claim", claim_id=claim_id
+        ):
+            return ()
+        ttl = microseconds(self._settings.lease_ttl_seconds)
+        outcome = await self._commit(Claim(self.host, claim_id, limit, ttl))
+        return outcome.value if isinstance(outcome.value, tuple) else ()
+
+    async def _assignment(self, lease_id: str, lease_seconds: float) -> Assignment:
         (attempt,) = await self._store.rows("attempt_by_lease", lease=lease_id)
         (task,) = await self._store.rows("task", task=attempt["task"])
         (device,) = await self._store.rows("device", host=attempt["host"], serial=attempt["serial"])
@@ -121,7 +133,7 @@ class HostSession:
             fence=int(str(attempt["fence"])),
             work=await reading.work(self._store, task, self._open),
             history=await reading.history(self._store, str(task["id"])),
-            lease_seconds=remaining / MICROSECONDS,
+            lease_seconds=lease_seconds,
             renew_seconds=self._settings.renew_every_seconds,
             cancel_requested=task["cancel_requested_at"] is not None,
         )
