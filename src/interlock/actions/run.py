@@ -66,6 +66,7 @@ class Run:
         self._cancelling: Callable[[], int] = int if owner is None else owner.cancelling
         self._cancelled_before = self._cancelling()
         self._interrupts = 0
+        self._passed_on = 0
         self._waiter: asyncio.Future[None] | None = None
         self._awake = False
         self._overdue = False
@@ -180,9 +181,9 @@ class Run:
 
     async def _linger(self) -> None:
         """Wait in the drain. A further cancellation is passed on: a dispatch may have swallowed the one before."""
-        interrupts = self._interrupts
-        await self._sleep()
-        if self._interrupts > interrupts:
+        if self._interrupts == self._passed_on:
+            await self._sleep()
+        if self._interrupts > self._passed_on:
             self._request_stop()
 
     def _leave(self) -> None:
@@ -265,6 +266,7 @@ class Run:
         self._loop.call_soon_threadsafe(self._wake)
 
     def _request_stop(self) -> None:
+        self._passed_on = self._interrupts
         for task in self._tasks.values():
             task.cancel()
 
@@ -298,4 +300,7 @@ def _as_future(pending: object) -> asyncio.Future[object]:
     """
     if not inspect.isawaitable(pending):
         raise TypeError
-    return asyncio.ensure_future(pending)
+    future: asyncio.Future[object] = asyncio.ensure_future(pending)
+    if future.get_loop() is not asyncio.get_running_loop():
+        raise ValueError
+    return future

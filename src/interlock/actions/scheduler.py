@@ -10,7 +10,7 @@ from interlock.actions.codes import Code
 from interlock.actions.dispatch import CancellationSignal, GuardedDispatcher
 from interlock.actions.graph import ScheduledAction
 from interlock.actions.identifiers import RunId
-from interlock.actions.integers import is_positive
+from interlock.actions.integers import is_count
 from interlock.actions.limits import SchedulerLimits
 from interlock.actions.plan import Outline, Plan, Why
 from interlock.actions.run import Collaborators, Run, SaveCheckpoint
@@ -27,7 +27,7 @@ class ActionScheduler:
 
     `clock` gives nanoseconds that never fall. While dispatches run, the default clock is waited on by one exact timer;
     any other is looked at every 10 ms. `drain_timeout_ns` bounds, on the event loop's own clock, how long a stopped
-    run waits for dispatches that suppress cancellation.
+    run waits for dispatches that suppress cancellation; with 0 it does not wait.
 
     Raises:
         SchedulerError: `invalid_actions`, `too_many_actions`, `invalid_graph`, `invalid_limits`, `invalid_policy` for
@@ -47,7 +47,7 @@ class ActionScheduler:
         self._outline = Outline.of(actions, limits)
         if not all(map(callable, (getattr(dispatcher, "dispatch", None), save_checkpoint, clock))):
             raise SchedulerError(Code.INVALID_POLICY)
-        if drain_timeout_ns is not None and not is_positive(drain_timeout_ns):
+        if drain_timeout_ns is not None and not is_count(drain_timeout_ns):
             raise SchedulerError(Code.INVALID_INTEGER)
         self.undrained: tuple[str, ...] = ()
         """The ids of the last run whose dispatches outlived its drain, ascending. Each may still be alive."""
