@@ -66,7 +66,7 @@ class AppSettings:
 
     @property
     def control(self) -> Path:
-        """Where the database, the key and the tokens are: hidden from every task."""
+        """Where the database, the key, the tokens and the records of workers are: hidden from every task."""
         return self.data / "control"
 
 
@@ -172,7 +172,7 @@ async def _running(fleet: Fleet, settings: AppSettings) -> Running:
     isolation = await asyncio.to_thread(find_isolation)
     boot_id = (await asyncio.to_thread(BOOT_ID.read_text)).strip()
     place = WorkerPlace(
-        state=settings.data,
+        state=settings.control,
         hidden=(settings.control,),
         agent_path=settings.agent_path,
         isolation=isolation,

@@ -88,7 +88,7 @@ class System:
 
     def worker(self, serial: str = "d1") -> int:
         """The first process of the worker that runs on a device now."""
-        return int(json.loads((self.data / "workers" / f"{serial}.json").read_text("utf-8"))["pid"])
+        return int(json.loads((self.data / "control" / "workers" / f"{serial}.json").read_text("utf-8"))["pid"])
 
     def directory(self, serial: str = "d1") -> Path:
         return self.data / "devices" / serial

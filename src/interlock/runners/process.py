@@ -50,7 +50,10 @@ class ProcessName:
 
 @dataclass(frozen=True)
 class WorkerPlace:
-    """What the workers of one host share. `hidden` are the directories that no task may see."""
+    """What the workers of one host share. `hidden` are the directories that no task may see.
+
+    `state` is to be in one of them: who can write its records can have any process of this user ended.
+    """
 
     state: Path
     hidden: tuple[Path, ...]

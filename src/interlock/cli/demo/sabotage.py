@@ -41,7 +41,7 @@ async def cancel_running(fleet: FleetService, task_id: str) -> None:
 
 def kill_worker(data: Path, serial: str) -> None:
     """SIGKILL, by the process id that the host keeps on record for the device."""
-    record = json.loads((data / "workers" / f"{serial}.json").read_text("utf-8"))
+    record = json.loads((data / "control" / "workers" / f"{serial}.json").read_text("utf-8"))
     with contextlib.suppress(ProcessLookupError):
         os.kill(int(record["pid"]), signal.SIGKILL)
 
