@@ -1,0 +1,68 @@
+"""What the documents say is so: diagrams come from the tables, examples are sound, links lead somewhere."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from interlock.app import InstalledDefinitions
+from interlock.fleet.transitions import DEVICE_MOVES, TASK_MOVES
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+_BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
+
+State = TypeVar("State", bound=StrEnum)
+Event = TypeVar("Event", bound=StrEnum)
+
+
+def diagram(moves: Mapping[tuple[State, Event], State], first: State) -> str:
+    """A table of moves as the text of a Mermaid state diagram. States that nothing leaves are ends."""
+    left = {state for state, _ in moves}
+    ends = dict.fromkeys(state for state in moves.values() if state not in left)
+    lines = ["stateDiagram-v2", f"    [*] --> {first}"]
+    lines += [f"    {state} --> {following}: {event}" for (state, event), following in moves.items()]
+    return "\n".join([*lines, *(f"    {state} --> [*]" for state in ends)]) + "\n"
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    found = _BLOCK.finditer(page.read_text("utf-8"))
+    return [block["text"] for block in found if block["language"] == language]
+
+
+def test_the_diagrams_of_the_fleet_are_drawn_from_its_tables() -> None:
+    tasks, devices = blocks(ROOT / "docs" / "fleet.md", "mermaid")
+    assert tasks == diagram(TASK_MOVES, next(iter(TASK_MOVES))[0])
+    assert devices == diagram(DEVICE_MOVES, next(iter(DEVICE_MOVES))[0])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file(page: Path) -> None:
+    links = _LINK.findall(page.read_text("utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_example_in_python_can_be_parsed(page: Path) -> None:
+    assert all(ast.parse(text) for text in blocks(page, "python"))
+
+
+def _workflows() -> Iterator[tuple[str, str]]:
+    for page in PAGES:
+        for number, text in enumerate(blocks(page, "yaml"), 1):
+            if "steps:" in text:
+                yield f"{page.relative_to(ROOT)}, {number}", text
+    for path in sorted((ROOT / "examples").glob("*.yaml")):
+        yield str(path.relative_to(ROOT)), path.read_text("utf-8")
+
+
+@pytest.mark.parametrize(("where", "text"), list(_workflows()), ids=lambda value: value[:40].strip())
+def test_every_workflow_that_is_shown_is_accepted(where: str, text: str) -> None:
+    assert InstalledDefinitions().check(text).digest, where
