@@ -9,7 +9,7 @@ from pathlib import Path
 from interlock.api.client import Client
 from interlock.cli.output import tell
 from interlock.clock import SystemClock
-from interlock.errors import InterlockError, NotPermitted, Unavailable
+from interlock.errors import NotPermitted, Unavailable
 from interlock.fleet.views import TaskDetail
 
 LOOK_SECONDS = 0.5
@@ -25,34 +25,33 @@ class Follower:
 
     def __post_init__(self) -> None:
         self._said = ""
+        self._give_up_at: float | None = None
         self._clock = SystemClock()
         self._never = threading.Event()
 
     def follow(self) -> TaskDetail:
         """The task once it has ended. Raises `Unavailable` where nobody answers for a minute."""
-        give_up = None
         while True:
             try:
                 # A control plane that was started again has another token: read it anew.
                 with Client.local(self.data) as client:
                     return self._until_ended(client)
-            except (Unavailable, NotPermitted) as error:
-                give_up = self._patience(give_up, error)
+            except (Unavailable, NotPermitted):
+                if self._out_of_patience():
+                    raise
             self._never.wait(LOOK_SECONDS)
 
-    def _patience(self, give_up: float | None, error: InterlockError) -> float:
+    def _out_of_patience(self) -> bool:
         now = self._clock.elapsed()
-        if give_up is None or self._said != "":
+        if self._give_up_at is None:
+            self._give_up_at = now + PATIENCE_SECONDS
             self._tell("the control plane does not answer: waiting for it")
-            self._said = ""
-            return now + PATIENCE_SECONDS
-        if now >= give_up:
-            raise error
-        return give_up
+        return now >= self._give_up_at
 
     def _until_ended(self, client: Client) -> TaskDetail:
         while True:
             detail = client.get(self.task_id)
+            self._give_up_at = None
             self._tell(progress(detail))
             if detail.task.ended_at is not None:
                 return detail

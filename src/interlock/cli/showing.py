@@ -17,7 +17,7 @@ MOST_CHARACTERS = 4_000
 def print_task(detail: TaskDetail) -> None:
     """Everything on record about a task, on standard output."""
     console = to_person()
-    _print_head(console, detail.task)
+    _print_head(console, detail)
     _print_attempts(console, detail)
     for run in detail.runs:
         _print_run(console, run)
@@ -26,7 +26,8 @@ def print_task(detail: TaskDetail) -> None:
     _print_doubt(console, detail.task)
 
 
-def _print_head(console: Console, task: ScheduledTask) -> None:
+def _print_head(console: Console, detail: TaskDetail) -> None:
+    task = detail.task
     console.print(Text(task.task_id, style="bold"), Text(f"{task.kind} {clean(task.label)}"))
     status = word(task.status)
     if task.reason not in {None, task.status}:
@@ -38,7 +39,8 @@ def _print_head(console: Console, task: ScheduledTask) -> None:
     console.print("submitted ", at(task.submitted_at))
     if task.ended_at is not None:
         console.print("ended     ", f"{at(task.ended_at)}, after {lasted(task.submitted_at, task.ended_at)}")
-    console.print("attempts  ", f"{task.attempts_used} of {task.max_attempts} used")
+    spent = f"{task.attempts_used} of {task.max_attempts} retries spent"
+    console.print("attempts  ", f"{len(detail.attempts)}, {spent}")
 
 
 def _wanted(task: ScheduledTask) -> str:
@@ -74,10 +76,13 @@ def _print_run(console: Console, run: RunView) -> None:
 def _print_effects(console: Console, detail: TaskDetail) -> None:
     if not detail.effects:
         return
+    live = {attempt.attempt_id for attempt in detail.attempts if attempt.ended_at is None}
     shown = table("EFFECT", "STANDING", "TOOL", "DEVICE", "HANDED OVER", "SETTLED")
     for each in detail.effects:
         times = (at(each.handed_over_at), at(each.settled_at))
-        shown.add_row(each.action_id, word(each.standing), each.tool_id, each.device, *times)
+        # Until its attempt has ended, what is not settled is under way and not in doubt.
+        standing = "under way" if each.attempt_id in live and each.settled_at is None else each.standing
+        shown.add_row(each.action_id, word(standing), each.tool_id, each.device, *times)
     console.print()
     console.print(shown)
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 
 class Stops:
@@ -38,9 +39,10 @@ def stops() -> Iterator[Stops]:
 async def first_of(*waits: asyncio.Future[None] | asyncio.Task[None] | asyncio.Event) -> None:
     """Return when the first of these is done or set. What it brought is for the caller to see."""
     own = [asyncio.create_task(wait.wait()) for wait in waits if isinstance(wait, asyncio.Event)]
-    given: list[asyncio.Future[None]] = [wait for wait in waits if not isinstance(wait, asyncio.Event)]
+    given: list[asyncio.Future[Any]] = [wait for wait in waits if not isinstance(wait, asyncio.Event)]
     try:
-        await asyncio.wait([*own, *given], return_when=asyncio.FIRST_COMPLETED)
+        ends: list[asyncio.Future[Any]] = [*own, *given]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in own:
             task.cancel()

@@ -113,7 +113,7 @@ def tasks(
     if as_json:
         print_json(wire.TaskList(tuple(found)))
         return
-    shown = table("TASK", "WHAT", "STATUS", "REASON", "ON", "ATTEMPTS", "SUBMITTED")
+    shown = table("TASK", "WHAT", "STATUS", "REASON", "ON", "RETRIES", "SUBMITTED")
     for task in found:
         reason = task.held_for or ("" if task.reason in {None, task.status} else task.reason)
         attempts = f"{task.attempts_used}/{task.max_attempts}"

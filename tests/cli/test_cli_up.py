@@ -1,0 +1,224 @@
+"""The commands that run something themselves: up, run, doctor; and what all share."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Shell, finished, stopped, until_line
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "inventory.yaml"
+
+
+def test_without_a_control_plane_every_command_says_how_to_start_one(shell: Shell) -> None:
+    for arguments in (["tasks"], ["devices"], ["show", "task_x"], ["submit", "g", "--agent", "a:b"]):
+        done = shell.run(*arguments)
+        assert (done.code, done.out) == (5, "")
+        assert "interlock up" in done.err
+        assert shell.run(*arguments, "--json").json["error"]["code"] == "unavailable"
+
+
+def test_up_announces_itself_and_stops_when_asked(shell: Shell) -> None:
+    process = shell.start("up", "--port", "0", "--device", "d1::camera,linux", "--device", "d2")
+    assert re.search(r"http://127\.0\.0\.1:[0-9]+", until_line(process, "listens on"))
+    assert until_line(process, "local/d1").split() == ["local/d1", "shell", "camera", "linux"]
+    until_line(process, "stop with Ctrl-C")
+    listed = shell.run("devices", "--json").json["devices"]
+    assert [(each["name"], each["tags"]) for each in listed] == [
+        ("local/d1", ["camera", "linux"]),
+        ("local/d2", []),
+    ]
+    done = stopped(process, signal.SIGTERM)
+    assert done.code == 0
+    assert "finishing what is in flight" in done.err
+    assert shell.run("tasks").code == 5
+
+
+def test_a_stop_during_startup_ends_it(shell: Shell) -> None:
+    process = shell.start("up", "--port", "0")
+    lock = shell.data / "control" / "interlock.db.lock"
+    while not lock.exists():
+        assert process.poll() is None
+    done = stopped(process)
+    assert done.code in {0, 130}
+    assert "Traceback" not in done.err
+    shell.up()
+
+
+def test_a_second_signal_ends_what_is_in_flight(shell: Shell) -> None:
+    process = shell.up("--device", "d1")
+    waiting = shell.start("submit", "-w", "waiting.yaml", "--wait", "--json")
+    until_line(waiting, "0 of 1 steps")
+    process.send_signal(signal.SIGINT)
+    until_line(process, "finishing what is in flight")
+    done = stopped(process)
+    assert done.code == 130
+    assert "in doubt" in done.err
+    shell.up("--device", "d1")
+    ended = finished(waiting)
+    assert ended.code == 1
+    assert "waiting for it" in ended.err
+    assert (ended.json["task"]["reason"], ended.json["task"]["in_doubt"]) == ("review_required", ["block"])
+
+
+def test_a_second_up_is_told_who_holds_the_database(shell: Shell) -> None:
+    process = shell.up()
+    done = shell.run("up", "--port", "0")
+    assert done.code == 5
+    assert f"process {process.pid}" in done.err
+    assert shell.run("up", "--port", "0", "--json").json["error"]["code"] == "store_held"
+
+
+def test_a_port_that_is_taken_is_said(shell: Shell) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = shell.run("up", "--port", str(taken.getsockname()[1]))
+    assert done.code == 2
+    assert "--port" in done.err
+
+
+def test_devices_and_policy_come_from_files(shell: Shell) -> None:
+    (shell.home / "devices.yaml").write_text(
+        "- {serial: bench, driver: shell, tags: [linux], exclusive_tags: [gpu], options: {directory: bench}}\n"
+    )
+    (shell.home / "bench").mkdir()
+    (shell.home / "policy.yaml").write_text("tools: {'tool:interlock.shell/read': allow}\n")
+    shell.up("--devices", "devices.yaml", "--policy", "policy.yaml")
+    (device,) = shell.run("devices", "--json").json["devices"]
+    assert (device["name"], device["tags"], device["exclusive_tags"]) == ("local/bench", ["linux"], ["gpu"])
+    done = shell.run("submit", "-w", "greet.yaml", "--tag", "gpu", "--wait", "--json")
+    assert (done.code, done.json["task"]["status"]) == (1, "failed")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--device", "d 1"], "not a serial"),
+        (["--device", "d1:shell:Linux"], "not a tag"),
+        (["--device", "d1:nodriver"], "nodriver"),
+        (["--device", "d1", "--device", "d1"], "d1"),
+        (["--device", "d1", "--devices", "d.yaml"], "not both"),
+        (["--devices", "missing.yaml"], "cannot be read"),
+        (["--devices", "list.yaml"], "device 2: zap: there is no such key"),
+        (["--devices", "map.yaml"], "no list of devices"),
+        (["--devices", "bad.yaml"], "not YAML at line 1"),
+        (["--policy", "map.yaml"], "'serial' is not a key of a policy"),
+        (["--port", "70000"], "70000"),
+    ],
+)
+def test_what_up_cannot_take_is_said_before_it_starts(shell: Shell, arguments: list[str], said: str) -> None:
+    (shell.home / "list.yaml").write_text("- {serial: a}\n- {serial: b, zap: 1}\n")
+    (shell.home / "map.yaml").write_text("serial: a\n")
+    (shell.home / "bad.yaml").write_text("a: [\n")
+    done = shell.run("up", "--port", "0", *arguments)
+    assert done.code == 2, done.err
+    assert said in done.err
+
+
+def test_run_shows_each_step_and_leaves_its_directory(shell: Shell) -> None:
+    done = shell.run("run", str(EXAMPLE), "--input", "title=Mine")
+    assert done.code == 0, done.err
+    assert sum(line.endswith("  committed") for line in done.err.splitlines()) == 11
+    directory = Path(re.search(r"working directory (\S+)", done.err).group(1))  # type: ignore[union-attr]
+    assert (directory / "stock" / "inventory.txt").read_text().startswith("Mine\n")
+    assert list((shell.home / "state" / "interlock").iterdir()) == []
+
+
+def test_run_works_in_the_directory_that_is_given(shell: Shell) -> None:
+    (shell.home / "here").mkdir()
+    done = shell.run("run", "greet.yaml", "--workdir", "here", "--tag", "linux", "--json")
+    assert done.code == 0, done.err
+    assert done.json["task"]["tags"] == ["linux"]
+    assert done.json["workdir"] == str((shell.home / "here").resolve())
+    assert done.json["outputs"]["greet"]["stdout"].strip() == "hello you 1"
+
+
+def test_run_of_a_workflow_that_fails_gives_exit_one(shell: Shell) -> None:
+    done = shell.run("run", "failing.yaml")
+    assert done.code == 1
+    assert "fall  failed" in done.err
+    assert "failed (dispatch_failed)" in done.out
+
+
+BAD = """\
+name: bad
+zap: 1
+steps:
+  a: {tool: "tool:interlock.shell/read", with: {path: x}, needs: [b]}
+  b: {tool: "tool:interlock.shell/read", with: {path: x}, needs: [a]}
+  c: {tool: "tool:interlock.shell/read", with: {path: x}, needs: [nowhere]}
+  d: {tool: "tool:no.such/tool"}
+  e: {tool: "tool:interlock.shell/read", with: {path: 7}}
+  f: {tool: "tool:interlock.shell/run", with: {command: "true"}, read: true}
+"""
+
+
+def test_run_of_a_bad_file_gives_every_fault_with_its_line(shell: Shell) -> None:
+    (shell.home / "bad.yaml").write_text(BAD)
+    done = shell.run("run", "bad.yaml")
+    assert (done.code, done.out) == (2, "")
+    assert {line.partition(":")[0] for line in done.err.splitlines()} >= {f"line {n}" for n in (2, 6, 7, 8, 9)}
+    assert any("cycle" in line for line in done.err.splitlines())
+    assert not (shell.home / "state").exists()
+    assert shell.run("run", "bad.yaml", "--json").json["error"]["faults"] == done.err.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["missing.yaml"], "cannot be read"),
+        (["greet.yaml", "--workdir", "missing"], "no directory"),
+        (["greet.yaml", "-i", "often=x"], "'often' must be of type integer"),
+        (["greet.yaml", "--tag", "Big"], "not a tag"),
+    ],
+)
+def test_what_run_cannot_take_is_said_before_it_starts(shell: Shell, arguments: list[str], said: str) -> None:
+    done = shell.run("run", *arguments)
+    assert done.code == 2
+    assert said in done.err
+
+
+def test_an_interrupted_run_ends_its_task(shell: Shell) -> None:
+    process = shell.start("run", "waiting.yaml")
+    until_line(process, "block  running")
+    done = stopped(process)
+    assert done.code == 130
+    assert "in doubt: block" in done.out
+
+
+def test_the_doctor_reads_the_database_that_nobody_holds(shell: Shell) -> None:
+    assert shell.run("doctor").code == 2
+    stopped(shell.up())
+    done = shell.run("doctor", "--json")
+    assert (done.code, done.json) == (0, {"violations": []})
+
+
+def test_the_doctor_finds_a_broken_invariant(shell: Shell) -> None:
+    process = shell.up()
+    shell.submitted("-w", "greet.yaml", "--tag", "camera")
+    stopped(process)
+    with sqlite3.connect(shell.data / "control" / "interlock.db") as connection:
+        connection.execute("DELETE FROM ready")
+    done = shell.run("doctor")
+    assert done.code == 1
+    assert "broken_one_place" in done.out
+    assert shell.run("doctor", "--json").json["violations"]
+
+
+def test_usage_and_help(shell: Shell) -> None:
+    assert shell.run().code == 2
+    done = shell.run("--help")
+    assert done.code == 0
+    assert "Exit codes" in done.out
+    assert shell.run("submit", "--help").code == 0
+    assert shell.run("--version").out.startswith("interlock ")
+    done = shell.run("zap", "--json")
+    assert (done.code, done.json["error"]["code"]) == (2, "usage")
+    assert json.dumps(done.json).count("zap") == 1
