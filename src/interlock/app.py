@@ -83,6 +83,11 @@ class InstalledDefinitions:
         parsed = WorkflowDefinition.parse(text, self._contracts)
         return CheckedDefinition(parsed.name, parsed.document, parsed.digest)
 
+    def settle_seconds(self, tool_id: str) -> float:
+        """See `Definitions.settle_seconds`."""
+        contract = self._contracts.get(tool_id)
+        return 0.0 if contract is None else contract.settle_seconds
+
     def check_inputs(self, document: str, inputs: Mapping[str, object]) -> dict[str, object]:
         """See `Definitions.check_inputs`."""
         return WorkflowDefinition.from_document(document, None).checked_inputs(inputs)
@@ -238,7 +243,9 @@ def _note_failure(now: Running, ended: asyncio.Task[None]) -> None:
 async def _served(now: Running, scheduler: TaskScheduler, settings: AppSettings) -> AsyncIterator[None]:
     """Serve the API on loopback, with the address and a fresh token in the control folder."""
     token = new_secret()
-    tokens: TokenTable = {token_hash(token): Grant("local", frozenset({"submit", "read", "operate", "admin"}))}
+    tokens: TokenTable = {
+        token_hash(token): Grant("local", frozenset({"submit", "read", "approve", "operate", "admin"}))
+    }
     with _bound(settings.listen, settings.port) as listener:
         address = f"http://{settings.listen}:{listener.getsockname()[1]}"
         config = uvicorn.Config(

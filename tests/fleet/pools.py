@@ -36,6 +36,9 @@ class PlainDefinitions:
             raise InvalidWorkflow(("line 1: it has no name",)) from None
         return CheckedDefinition(name, text, digest(text))
 
+    def settle_seconds(self, tool_id: str) -> float:
+        return 10.0 if "slow" in tool_id else 0.0
+
     def check_inputs(self, document: str, inputs: Mapping[str, object]) -> dict[str, object]:
         del document
         return dict(inputs)

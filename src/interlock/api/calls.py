@@ -9,13 +9,14 @@ from urllib.parse import quote
 
 from interlock.api import wire
 from interlock.clock import new_id
-from interlock.errors import InterlockError, LeaseSuperseded, Unavailable
+from interlock.errors import InterlockError, InvalidInput, LeaseSuperseded, Unavailable
 from interlock.fleet.model import (
     Assignment,
     DeviceRef,
     Ending,
     HandOver,
     LeaseId,
+    ReviewAnswer,
     RunSave,
     Service,
     Settlement,
@@ -27,7 +28,9 @@ from interlock.fleet.views import (
     BeatAnswer,
     CancelAnswer,
     DeviceView,
+    Doubt,
     Renewal,
+    Resolution,
     ScheduledTask,
     TaskDetail,
     Violation,
@@ -86,6 +89,21 @@ def cancel(task_id: str) -> Call[CancelAnswer]:
 def why(task_id: str) -> Call[Waiting]:
     """See `FleetService.why`."""
     return Call("GET", f"{_task(task_id)}/why", _whole(Waiting))
+
+
+def reviews(most: int) -> Call[list[Doubt]]:
+    """See `FleetService.reviews`."""
+    return Call("GET", "/v1/reviews", _field(wire.DoubtList, lambda answer: list(answer.reviews)), {"most": str(most)})
+
+
+def resolve(task_id: str, answers: Mapping[str, str]) -> Call[Resolution]:
+    """See `FleetService.resolve`. Sent once: whether it was heard, the task itself says."""
+    try:
+        said = wire.Answers({action: ReviewAnswer(answer) for action, answer in answers.items()})
+    except ValueError:
+        message = "an answer is happened, did_not_happen or drop"
+        raise InvalidInput(message) from None
+    return Call("POST", f"{_task(task_id)}/resolve", _whole(Resolution), body=wire.encoded(said), repeatable=False)
 
 
 def devices() -> Call[list[DeviceView]]:

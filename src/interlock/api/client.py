@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,7 +20,9 @@ from interlock.fleet.views import (
     BeatAnswer,
     CancelAnswer,
     DeviceView,
+    Doubt,
     Renewal,
+    Resolution,
     ScheduledTask,
     TaskDetail,
     Violation,
@@ -65,6 +67,15 @@ class RemoteFleet:
     async def why(self, task_id: str) -> Waiting:
         """See `FleetService.why`."""
         return await self._send(calls.why(task_id))
+
+    async def reviews(self, *, most: int = 100) -> list[Doubt]:
+        """See `FleetService.reviews`."""
+        return await self._send(calls.reviews(most))
+
+    async def resolve(self, task_id: str, answers: Mapping[str, str], answered_by: str = "") -> Resolution:
+        """See `FleetService.resolve`. Who answers is the token's name, whatever is given here."""
+        del answered_by
+        return await self._send(calls.resolve(task_id, answers))
 
     async def devices(self) -> list[DeviceView]:
         """See `FleetService.devices`."""
@@ -206,6 +217,14 @@ class Client:
     def why(self, task_id: str) -> Waiting:
         """See `FleetService.why`."""
         return self._send(calls.why(task_id))
+
+    def reviews(self, *, most: int = 100) -> list[Doubt]:
+        """See `FleetService.reviews`."""
+        return self._send(calls.reviews(most))
+
+    def resolve(self, task_id: str, answers: Mapping[str, str]) -> Resolution:
+        """See `FleetService.resolve`."""
+        return self._send(calls.resolve(task_id, answers))
 
     def devices(self) -> list[DeviceView]:
         """See `FleetService.devices`."""

@@ -76,6 +76,7 @@ def done() -> Response:
 FleetHere = Annotated[Fleet, Depends(fleet_here)]
 Host = Annotated[HostSession, Depends(host_session)]
 Submitter = Annotated[Grant, Depends(needs("submit"))]
+Approver = Annotated[Grant, Depends(needs("approve"))]
 MaySubmit = Depends(needs("submit"))
 MayRead = Depends(needs("read"))
 MayOperate = Depends(needs("operate"))

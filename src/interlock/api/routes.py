@@ -11,6 +11,7 @@ from interlock.api import wire
 from interlock.api.events import counts, event_stream
 from interlock.api.openapi import described
 from interlock.api.requests import (
+    Approver,
     FleetHere,
     MayAdminister,
     MayOperate,
@@ -26,7 +27,7 @@ from interlock.errors import Unavailable
 from interlock.fleet.model import DeviceRef
 from interlock.fleet.operations import with_submitter
 from interlock.fleet.service import SubmitRequest
-from interlock.fleet.views import CancelAnswer, ScheduledTask, TaskDetail, Waiting, moment
+from interlock.fleet.views import CancelAnswer, Resolution, ScheduledTask, TaskDetail, Waiting, moment
 
 MOST_TASKS = 1_000
 router = APIRouter(prefix="/v1")
@@ -82,6 +83,21 @@ async def cancel(fleet: FleetHere, task_id: str) -> Response:
 async def why(fleet: FleetHere, task_id: str) -> Response:
     """Say why a task is not running."""
     return answered(await fleet.why(task_id))
+
+
+@router.get("/reviews", tags=["reviews"], dependencies=[MayRead], openapi_extra=described(wire.DoubtList))
+async def reviews(fleet: FleetHere, most: Annotated[int, Query(ge=1, le=MOST_TASKS)] = 100) -> Response:
+    """List the effects in doubt of tasks that have ended, oldest first."""
+    return answered(wire.DoubtList(tuple(await fleet.reviews(most=most))))
+
+
+@router.post("/tasks/{task_id}/resolve", tags=["reviews"], openapi_extra=described(Resolution, body=wire.Answers))
+async def resolve(
+    grant: Approver, fleet: FleetHere, task_id: str, asked: Annotated[wire.Answers, Depends(body_of(wire.Answers))]
+) -> Response:
+    """Answer every effect in doubt of a task, in the name of the token, and submit the task that continues it."""
+    answers = {action: answer.value for action, answer in asked.answers.items()}
+    return answered(await fleet.resolve(task_id, answers, grant.name))
 
 
 @router.get("/devices", tags=["devices"], dependencies=[MayRead], openapi_extra=described(wire.DeviceList))

@@ -15,9 +15,19 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, from_json, to_json
 
 from interlock.errors import InterlockError, InvalidInput, Unavailable
-from interlock.fleet.model import Assignment, Ending, HandOver, LeaseId, RunSave, Service, Settlement, TaskId
+from interlock.fleet.model import (
+    Assignment,
+    Ending,
+    HandOver,
+    LeaseId,
+    ReviewAnswer,
+    RunSave,
+    Service,
+    Settlement,
+    TaskId,
+)
 from interlock.fleet.store import DeviceReport
-from interlock.fleet.views import DeviceView, Renewal, ScheduledTask, Violation
+from interlock.fleet.views import DeviceView, Doubt, Renewal, ScheduledTask, Violation
 
 Value = TypeVar("Value")
 MOST_FAULTS = 20
@@ -38,6 +48,20 @@ class TaskList:
     """Tasks, newest first."""
 
     tasks: tuple[ScheduledTask, ...]
+
+
+@dataclass(frozen=True)
+class DoubtList:
+    """Effects in doubt, oldest first."""
+
+    reviews: tuple[Doubt, ...]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """An answer for each effect in doubt of a task, by action id."""
+
+    answers: Mapping[str, ReviewAnswer]
 
 
 @dataclass(frozen=True)

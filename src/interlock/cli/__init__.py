@@ -14,7 +14,7 @@ import typer
 
 from interlock import __version__
 from interlock.api.local import data_directory
-from interlock.cli import devices, doctor, tasks
+from interlock.cli import devices, doctor, reviews, tasks
 from interlock.cli.options import AsJson, Data, Inputs, Policy, Tags
 from interlock.cli.output import Exit, exit_of, print_error
 from interlock.errors import InterlockError
@@ -137,6 +137,8 @@ _COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
     ("quarantine", devices.quarantine),
     ("return", devices.give_back),
     ("release", devices.release),
+    ("reviews", reviews.reviews),
+    ("resolve", reviews.resolve),
     ("doctor", doctor.doctor),
 )
 for _name, _function in _COMMANDS:

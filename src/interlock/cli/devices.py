@@ -25,7 +25,7 @@ def devices(*, data: Data = None, as_json: AsJson = False) -> None:
         return
     shown = table("DEVICE", "DRIVER", "STATE", "SERVICE", "TASK", "TAGS", "REASON")
     for each in found:
-        tags = " ".join([*each.tags, *(f"{tag}!" for tag in each.exclusive_tags)])
+        tags = " ".join(f"{tag}!" if tag in each.exclusive_tags else tag for tag in each.tags)
         service, reason = word(each.service), clean(each.service_reason or "")
         shown.add_row(each.name, each.driver_type, word(each.state), service, each.task_id or "", tags, reason)
     to_person().print(shown if found else "there is no device yet: start a host that has one with `interlock up`")

@@ -18,7 +18,7 @@ PATIENCE_SECONDS = 60.0
 
 @dataclass
 class Follower:
-    """Looks at one task until it has ended, and tells what has changed."""
+    """Looks at one task until it has ended, and at the one that continues it, and tells what has changed."""
 
     task_id: str
     data: Path | None
@@ -53,7 +53,9 @@ class Follower:
             detail = client.get(self.task_id)
             self._give_up_at = None
             self._tell(progress(detail))
-            if detail.task.ended_at is not None:
+            if detail.task.continued_by is not None:
+                self.task_id = detail.task.continued_by
+            elif detail.task.ended_at is not None:
                 return detail
             client.wait(self.task_id, LOOK_SECONDS)
 

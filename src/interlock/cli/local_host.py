@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from interlock.api.wire import request_of
@@ -44,13 +45,19 @@ def _from_file(path: Path) -> tuple[DeviceSettings, ...]:
     found = []
     for number, each in enumerate(document, 1):
         try:
-            found.append(request_of(DeviceSettings, json.dumps(each).encode()))
-            DeviceRef(HostId("local"), found[-1].serial)
+            found.append(_whole(request_of(DeviceSettings, json.dumps(each).encode())))
         except (InvalidInput, TypeError) as error:
             said = error if isinstance(error, InvalidInput) else "it holds a value that JSON has not"
             message = f"{path}: device {number}: {said}"
             raise InvalidInput(message) from None
     return tuple(found)
+
+
+def _whole(device: DeviceSettings) -> DeviceSettings:
+    """The device, checked, with its exclusive tags among its tags: it has what it is kept for."""
+    named = DeviceRef(HostId("local"), device.serial)
+    exclusive = checked_tags(device.exclusive_tags)
+    return replace(device, serial=named.serial, tags=checked_tags(device.tags) | exclusive, exclusive_tags=exclusive)
 
 
 def chosen_policy(path: Path | None) -> Policy:

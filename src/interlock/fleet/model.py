@@ -179,7 +179,11 @@ class EntryState(StrEnum):
 
 @dataclass(frozen=True)
 class JournalEntry:
-    """One effect on record. `outcome` and `evidence` are there once it is `settled`; times are microseconds UTC."""
+    """One effect on record. `outcome` and `evidence` are there once it is `settled`; times are microseconds UTC.
+
+    `answer` is a person's word, where one was needed. `stop_confirmed` is whether the processes of the attempt that
+    handed it over are known to be gone: until then nobody can say that it did not happen.
+    """
 
     run_id: str
     action_id: str
@@ -192,14 +196,29 @@ class JournalEntry:
     outcome: str | None = None
     evidence: str | None = None
     settled_at: int | None = None
+    answer: str | None = None
+    stop_confirmed: bool = True
+
+
+class ReviewAnswer(StrEnum):
+    """A person's word on an effect in doubt. `drop` leaves it, and all that depends on it, out of what follows."""
+
+    HAPPENED = "happened"
+    DID_NOT_HAPPEN = "did_not_happen"
+    DROP = "drop"
 
 
 @dataclass(frozen=True)
 class History:
-    """What the earlier attempts of a task left: each run's last durable checkpoint, oldest first, and the journal."""
+    """What the earlier attempts of a task left: each run's last durable checkpoint, oldest first, and the journal.
+
+    For a task that continues another one, what that left comes first; `reviewed_run_id` is its last run, whose doubts
+    a person has answered.
+    """
 
     runs: tuple[RunSave, ...] = ()
     journal: tuple[JournalEntry, ...] = ()
+    reviewed_run_id: str | None = None
 
 
 @dataclass(frozen=True)

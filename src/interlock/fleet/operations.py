@@ -19,7 +19,7 @@ from interlock.errors import (
 )
 from interlock.fleet import reading
 from interlock.fleet.matching import obstacle
-from interlock.fleet.model import Constraints, DeviceRef, HostId, TaskId
+from interlock.fleet.model import Constraints, DeviceRef, HostId, ReviewAnswer, TaskId
 from interlock.fleet.service import GoalRequest, SubmitRequest, WorkflowRequest
 from interlock.fleet.session import HostSession
 from interlock.fleet.settings import FleetSettings, microseconds
@@ -31,12 +31,23 @@ from interlock.fleet.store import (
     Outcome,
     Refused,
     RegisterHost,
+    Resolve,
     SetService,
     Store,
     Submit,
 )
 from interlock.fleet.strategies import strategy_named
-from interlock.fleet.views import CancelAnswer, DeviceView, Obstacle, ScheduledTask, TaskDetail, Violation, Waiting
+from interlock.fleet.views import (
+    CancelAnswer,
+    DeviceView,
+    Doubt,
+    Obstacle,
+    Resolution,
+    ScheduledTask,
+    TaskDetail,
+    Violation,
+    Waiting,
+)
 from interlock.fleet.wakeups import ASSIGNABLE, Wakeups, host_topic, task_topic, wait_at_most
 from interlock.telemetry import Event, emit
 
@@ -71,6 +82,10 @@ class Definitions(Protocol):
 
     def check(self, text: str) -> CheckedDefinition:
         """The definition in a file's text, or `InvalidWorkflow` with every fault."""
+        ...
+
+    def settle_seconds(self, tool_id: str) -> float:
+        """How long a request to this tool can outlive the one who made it; 0 for an unknown one."""
         ...
 
     def check_inputs(self, document: str, inputs: Mapping[str, object]) -> dict[str, object]:
@@ -231,6 +246,37 @@ class Fleet:
             obstacles=tuple(Obstacle(name, reason or "it could take the task now") for name, reason in obstacles),
         )
 
+    async def reviews(self, *, most: int = 100) -> list[Doubt]:
+        """See `FleetService.reviews`."""
+        return await reading.doubts(self.store, most)
+
+    async def resolve(self, task_id: str, answers: Mapping[str, str], answered_by: str) -> Resolution:
+        """See `FleetService.resolve`.
+
+        Raises:
+            InvalidInput: an answer is none, or is missing, or is of an effect that is not in doubt.
+            NotFound: there is no such task.
+            Conflict: the task has not ended, was resolved before, or it is too early to say *did not happen*.
+        """
+        found = await self.store.rows("doubts_of_task", task=task_id)
+        if wrong := sorted(set(answers.values()) - {answer.value for answer in ReviewAnswer}):
+            message = f"{wrong[0]!r} is no answer: say happened, did_not_happen or drop"
+            raise InvalidInput(message)
+        runs = {str(row["action_id"]): str(row["run_id"]) for row in found}
+        tools = {str(row["tool_id"]) for row in found}
+        operation = Resolve(
+            task_id=TaskId(task_id),
+            successor_id=TaskId(new_id("task")),
+            answers={(runs.get(action, ""), action): answer for action, answer in answers.items()},
+            answered_by=answered_by,
+            settles={tool: microseconds(self._definitions.settle_seconds(tool)) for tool in tools},
+        )
+        (outcome,) = await self.store.commit([operation])
+        if isinstance(outcome, Refused):
+            raise _refused_resolution(outcome)
+        self.wakeups.notify(ASSIGNABLE, task_topic(task_id))
+        return Resolution(task_id, None if outcome.value is None else str(outcome.value))
+
     async def devices(self) -> list[DeviceView]:
         """See `FleetService.devices`."""
         return await reading.device_views(self.store)
@@ -294,6 +340,23 @@ def _body_digest(request: SubmitRequest, body: Mapping[str, object]) -> str:
         request.max_attempts,
     ]
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def _refused_resolution(outcome: Refused) -> Exception:
+    if outcome.code == "not_found":
+        return NotFound(outcome.detail)
+    if outcome.code in {"answers_missing", "not_in_doubt"}:
+        said = "an answer is missing for" if outcome.code == "answers_missing" else "nothing is in doubt about"
+        return InvalidInput(f"{said} {outcome.detail}: answer each effect that `interlock reviews` lists")
+    early = {
+        "stop_unconfirmed": "may still happen: its host has not confirmed that its processes are gone",
+        "not_settled": "may still happen: a request to its tool can outlive the one who made it; wait a little",
+    }
+    if outcome.code in early:
+        return Conflict(f"{outcome.detail} {early[outcome.code]}")
+    if outcome.code == "resolved_before":
+        return Conflict(f"the task was resolved before: {outcome.detail} continues it")
+    return Conflict(outcome.detail or outcome.code)
 
 
 def with_submitter(request: SubmitRequest, submitter: str) -> SubmitRequest:

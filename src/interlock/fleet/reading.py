@@ -25,6 +25,7 @@ from interlock.fleet.store import Row, Store
 from interlock.fleet.views import (
     AttemptView,
     DeviceView,
+    Doubt,
     EffectView,
     RunView,
     ScheduledTask,
@@ -102,6 +103,8 @@ def _scheduled(
         submitted_at=moment(row["submitted_at"]),
         ended_at=moment(row["ended_at"]),
         cancel_requested=row["cancel_requested_at"] is not None,
+        continues=_optional(row["predecessor"]),
+        continued_by=_optional(row["successor"]),
         held_until=moment(held["until"]) if held else None,
         held_for=str(held["reason"]) if held else None,
         running_on=running_on,
@@ -166,11 +169,15 @@ def _run(row: Row) -> RunView:
 
 
 def _in_doubt(entry: Row) -> bool:
+    return entry["answer"] is None and _unsettled(entry)
+
+
+def _unsettled(entry: Row) -> bool:
     return entry["state"] == "handed_over" or entry["outcome"] == "review_required"
 
 
 def _effect(row: Row) -> EffectView:
-    standing = "in_doubt" if _in_doubt(row) else str(row["outcome"] or row["state"])
+    standing = str(row["answer"] or ("in_doubt" if _unsettled(row) else row["outcome"] or row["state"]))
     return EffectView(
         run_id=str(row["run_id"]),
         action_id=str(row["action_id"]),
@@ -198,16 +205,28 @@ async def work(store: Store, task: Row, open_sealed: Open) -> Work:
 
 
 async def history(store: Store, task_id: str) -> History:
-    """What earlier attempts of a task have left."""
-    runs = await store.rows("runs_of_task", task=task_id)
-    journal = await store.rows("journal_of_task", task=task_id)
-    return History(
-        runs=tuple(
-            RunSave(str(row["run_id"]), _optional(row["parent"]), _whole(row["sequence"]), str(row["checkpoint"]))
-            for row in runs
-        ),
-        journal=tuple(_entry(row) for row in journal),
-    )
+    """What earlier attempts of a task have left, after what the tasks left that it continues."""
+    chain = await _chain(store, task_id)
+    runs: list[RunSave] = []
+    journal: list[JournalEntry] = []
+    reviewed = None
+    for each in chain:
+        reviewed = runs[-1].run_id if runs else None
+        runs += [_save(row) for row in await store.rows("runs_of_task", task=each)]
+        journal += [_entry(row) for row in await store.rows("journal_of_task", task=each)]
+    return History(tuple(runs), tuple(journal), reviewed)
+
+
+async def _chain(store: Store, task_id: str) -> list[str]:
+    """The task and those that it continues, oldest first."""
+    chain = [task_id]
+    while (earlier := (await _task_row(store, chain[0]))["predecessor"]) is not None:
+        chain.insert(0, str(earlier))
+    return chain
+
+
+def _save(row: Row) -> RunSave:
+    return RunSave(str(row["run_id"]), _optional(row["parent"]), _whole(row["sequence"]), str(row["checkpoint"]))
 
 
 def _entry(row: Row) -> JournalEntry:
@@ -223,7 +242,28 @@ def _entry(row: Row) -> JournalEntry:
         outcome=_optional(row["outcome"]),
         evidence=_optional(row["evidence"]),
         settled_at=None if row["settled_at"] is None else _whole(row["settled_at"]),
+        answer=_optional(row["answer"]),
+        stop_confirmed=row["stopped_at"] is not None,
     )
+
+
+async def doubts(store: Store, most: int) -> list[Doubt]:
+    """Every effect in doubt of a task that has ended, oldest first."""
+    return [
+        Doubt(
+            task_id=str(row["task"]),
+            label=str(row["label"]),
+            status=str(row["end_status"]),
+            reason=_optional(row["end_reason"]),
+            run_id=str(row["run_id"]),
+            action_id=str(row["action_id"]),
+            tool_id=str(row["tool_id"]),
+            device=f"{row['host']}/{row['serial']}",
+            handed_over_at=moment(row["handed_over_at"]),
+            stop_confirmed_at=moment(row["stopped_at"]),
+        )
+        for row in await store.rows("doubts", most=most)
+    ]
 
 
 async def pooled_devices(store: Store) -> list[PooledDevice]:

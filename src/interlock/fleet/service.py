@@ -21,7 +21,9 @@ from interlock.fleet.views import (
     BeatAnswer,
     CancelAnswer,
     DeviceView,
+    Doubt,
     Renewal,
+    Resolution,
     ScheduledTask,
     TaskDetail,
     Violation,
@@ -89,6 +91,14 @@ class FleetService(Protocol):
 
     async def devices(self) -> list[DeviceView]:
         """Every device."""
+        ...
+
+    async def reviews(self, *, most: int = 100) -> list[Doubt]:
+        """The effects in doubt of tasks that have ended, oldest first."""
+        ...
+
+    async def resolve(self, task_id: str, answers: Mapping[str, str], answered_by: str) -> Resolution:
+        """Answer every effect in doubt of a task, by action id: `happened`, `did_not_happen` or `drop`."""
         ...
 
     async def violations(self) -> list[Violation]:

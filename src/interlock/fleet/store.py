@@ -185,6 +185,22 @@ class Cancel:
 
 
 @dataclass(frozen=True)
+class Resolve:
+    """Answer every effect in doubt of an ended task, and queue the task that continues it.
+
+    Applied with the successor's id, or None where the task was cancelled. `answers` maps (run id, action id) to a word
+    of `ReviewAnswer`; `settles` gives the settling time of each tool. Refused: `not_found`, `not_ended`,
+    `nothing_in_doubt`, `answers_missing`, `stop_unconfirmed`, `not_settled`.
+    """
+
+    task_id: TaskId
+    successor_id: TaskId
+    answers: Mapping[tuple[str, str], str]
+    answered_by: str
+    settles: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class DeviceReport:
     """A device as its host reports it: already checked, or with the `fault` that keeps it out of the pool."""
 
@@ -272,6 +288,7 @@ Operation = (
     | SettleCall
     | EndAttempt
     | Cancel
+    | Resolve
     | Beat
     | Goodbye
     | ConfirmStopped

@@ -48,7 +48,7 @@ class RunView:
 
 @dataclass(frozen=True)
 class EffectView:
-    """One effect on record. `standing` is `committed`, `failed`, `withdrawn` or `in_doubt`."""
+    """One effect on record. `standing` is `committed`, `failed`, `withdrawn`, `in_doubt`, or a person's answer."""
 
     run_id: str
     action_id: str
@@ -62,8 +62,39 @@ class EffectView:
 
 
 @dataclass(frozen=True)
+class Doubt:
+    """An effect of an ended task of which nobody knows whether it happened, with what is known.
+
+    `stop_confirmed_at` is when the processes that could still bring it about were known to be gone; until then only
+    *happened* can be said of it.
+    """
+
+    task_id: str
+    label: str
+    status: str
+    reason: str | None
+    run_id: str
+    action_id: str
+    tool_id: str
+    device: str
+    handed_over_at: datetime | None
+    stop_confirmed_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """What a person's answers came to: the task that goes on, or None for a task that was cancelled."""
+
+    task_id: str
+    successor_id: str | None
+
+
+@dataclass(frozen=True)
 class ScheduledTask:
-    """A task as it stands. `result` is the decoded JSON that a done task left."""
+    """A task as it stands. `result` is the decoded JSON that a done task left.
+
+    `continues` is the task whose doubts were resolved to make this one, `continued_by` the one made of this.
+    """
 
     task_id: str
     kind: str
@@ -81,6 +112,8 @@ class ScheduledTask:
     held_until: datetime | None = None
     held_for: str | None = None
     running_on: str | None = None
+    continues: str | None = None
+    continued_by: str | None = None
     in_doubt: tuple[str, ...] = ()
     result: object = None
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 from interlock.actions import ActionState, DispatchOutcome
-from interlock.fleet.model import EntryState, JournalEntry
+from interlock.fleet.model import EntryState, JournalEntry, ReviewAnswer
 
 
 class Standing(StrEnum):
@@ -15,7 +15,15 @@ class Standing(StrEnum):
     NOT_HANDED_OVER = "not_handed_over"
     COMMITTED = "committed"
     FAILED = "failed"
+    DROPPED = "dropped"
     IN_DOUBT = "in_doubt"
+
+
+_ANSWERED = {
+    ReviewAnswer.HAPPENED: Standing.COMMITTED,
+    ReviewAnswer.DID_NOT_HAPPEN: Standing.NOT_HANDED_OVER,
+    ReviewAnswer.DROP: Standing.DROPPED,
+}
 
 
 def standing(state: ActionState, entries: Iterable[JournalEntry]) -> Standing:
@@ -28,14 +36,16 @@ def standing(state: ActionState, entries: Iterable[JournalEntry]) -> Standing:
     if state is ActionState.COMMITTED:
         return Standing.COMMITTED
     found = {entry_standing(entry) for entry in entries}
-    for each in (Standing.IN_DOUBT, Standing.COMMITTED, Standing.FAILED):
+    for each in (Standing.IN_DOUBT, Standing.DROPPED, Standing.COMMITTED, Standing.FAILED):
         if each in found:
             return each
     return Standing.FAILED if state is ActionState.FAILED else Standing.NOT_HANDED_OVER
 
 
 def entry_standing(entry: JournalEntry) -> Standing:
-    """What one entry shows by itself. Committed needs evidence; what is not known for certain is doubt."""
+    """What one entry shows by itself. Committed needs evidence, or a person's word; the rest is doubt."""
+    if entry.answer is not None:
+        return _ANSWERED[ReviewAnswer(entry.answer)]
     if entry.state is EntryState.WITHDRAWN:
         return Standing.NOT_HANDED_OVER
     if entry.state is EntryState.SETTLED:

@@ -21,7 +21,7 @@ async def answered(
     """The history with every doubt settled that a probe can settle.
 
     An answer counts once the ledger has it. A probe is asked on the device where its effect was handed over, and on
-    no other; that this attempt has that device shows that the last one's stop was confirmed.
+    no other, and only once the stop of the attempt that handed it over was confirmed.
     """
     journal = [await _answered(entry, guard, bindings, cancellation) for entry in history.journal]
     return replace(history, journal=tuple(journal))
@@ -31,7 +31,12 @@ async def _answered(
     entry: JournalEntry, guard: Guard, bindings: Mapping[str, Template], cancellation: CancellationSignal
 ) -> JournalEntry:
     tool = guard.tools.get(entry.tool_id)
-    here = entry.device == guard.device and entry.action_id in bindings and guard.policy.allows(entry.tool_id)
+    here = (
+        entry.stop_confirmed
+        and entry.device == guard.device
+        and entry.action_id in bindings
+        and guard.policy.allows(entry.tool_id)
+    )
     if entry_standing(entry) is not Standing.IN_DOUBT or not here or not isinstance(tool, ProbedTool):
         return entry
     call = CallContext(entry.run_id, entry.action_id, guard.device, guard.fence, cancellation)

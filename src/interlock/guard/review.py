@@ -14,6 +14,7 @@ from interlock.actions import (
     SchedulerLimits,
     StopReason,
     preflight,
+    validate_action_graph,
 )
 from interlock.errors import SchedulerError
 from interlock.fleet.model import History, JournalEntry, RunSave
@@ -82,8 +83,11 @@ def resume(actions: tuple[ScheduledAction, ...], limits: SchedulerLimits, histor
     states = dict(chain[-1].states)
     if not states.keys() <= {action.node.action_id for action in actions}:
         return SettledEnd(PLAN_CHANGED)
-    standings = _standings(actions, states, history.journal)
-    return _ended(chain[-1], standings) or _going_on(actions, limits, history.runs[-1], chain, standings)
+    standings = _without_dropped(actions, _standings(actions, states, history.journal))
+    reviewed = history.runs[-1].run_id == history.reviewed_run_id
+    return _ended(chain[-1], standings, reviewed=reviewed) or _going_on(
+        actions, limits, history.runs[-1], chain, standings
+    )
 
 
 def _standings(
@@ -97,16 +101,27 @@ def _standings(
     return {each: standing(states.get(each, ActionState.COMMITTED), entries.get(each, ())) for each in ids}
 
 
-def _ended(last: SchedulerCheckpoint, standings: Mapping[str, Standing]) -> SettledEnd | None:
-    """The end that the task has come to, if it has."""
+def _without_dropped(actions: tuple[ScheduledAction, ...], standings: Mapping[str, Standing]) -> dict[str, Standing]:
+    """The same, where what depends on a dropped action is dropped as well."""
+    found = dict(standings)
+    order = validate_action_graph([action.node for action in actions]).order
+    nodes = {action.node.action_id: action.node for action in actions}
+    for each in order:
+        if any(found[parent] is Standing.DROPPED for parent in nodes[each].depends_on):
+            found[each] = Standing.DROPPED
+    return found
+
+
+def _ended(last: SchedulerCheckpoint, standings: Mapping[str, Standing], *, reviewed: bool) -> SettledEnd | None:
+    """The end that the task has come to, if it has. Doubt that a person has answered stops nothing any more."""
     ids = {each: sorted(key for key, found in standings.items() if found is each) for each in Standing}
     if ids[Standing.IN_DOUBT]:
         return SettledEnd(StopReason.REVIEW_REQUIRED, ids[Standing.IN_DOUBT][0])
-    if len(ids[Standing.COMMITTED]) == len(standings):
+    if len(ids[Standing.COMMITTED]) + len(ids[Standing.DROPPED]) == len(standings):
         return SettledEnd(StopReason.COMPLETED)
     if ids[Standing.FAILED]:
         return SettledEnd(StopReason.DISPATCH_FAILED, ids[Standing.FAILED][0])
-    if last.stop_reason not in _GO_ON:
+    if last.stop_reason not in _GO_ON and not (reviewed and last.stop_reason is StopReason.REVIEW_REQUIRED):
         unsure = [key for key, state in last.states if state is ActionState.REVIEW_REQUIRED]
         return SettledEnd(str(last.stop_reason), unsure[0] if unsure else None)
     return None
@@ -129,7 +144,8 @@ def _going_on(
     left = _left(limits, chain)
     if left is None:
         return SettledEnd(StopReason.BUDGET_EXHAUSTED)
-    remaining = {key for key, found in standings.items() if found is not Standing.COMMITTED}
+    done = {Standing.COMMITTED, Standing.DROPPED}
+    remaining = {key for key, found in standings.items() if found not in done}
     return _checked(SuccessorRun(_among(actions, remaining), left, save.run_id))
 
 

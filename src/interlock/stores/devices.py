@@ -50,6 +50,7 @@ def _after_boot(tx: Transaction, operation: Beat) -> None:
     """Nothing that ran before a kernel's boot is running after it."""
     for device in tx.rows("vacating_of_host", host=operation.host):
         tx.write("start_cleaning", device=device["device"])
+        tx.write("note_stop", attempt=device["attempt"])
 
 
 def _report(tx: Transaction, operation: Beat, report: DeviceReport, known: Row | None) -> None:
@@ -98,6 +99,7 @@ def confirm_stopped(tx: Transaction, operation: ConfirmStopped) -> Outcome:
         event = DeviceEvent.CLEANED
     else:
         return Replayed()
+    tx.write("note_stop", attempt=vacating["attempt"])
     if DEVICE_MOVES[occupancy, event] is Occupancy.IDLE:
         tx.write("delete_vacating", device=device["id"])
         tx.write("insert_idle", device=device["id"])

@@ -164,6 +164,8 @@ def _close(tx: Transaction, lease: Row, ended: EndAttempt) -> None:
     )
     tx.write("delete_lease", lease=lease["id"])
     _vacate(tx, lease, closing.device, claimed=claimed)
+    if closing.device is not DeviceEvent.LOST:
+        tx.write("note_stop", attempt=lease["attempt"])
     _judge_device(tx, lease, ended.end, claimed=claimed)
     _move_task(tx, task, closing, ended)
     record = {"end_kind": ended.end.value, "reason": ended.reason, "report": ended.report}

@@ -7,7 +7,7 @@ from typing import Any
 
 from interlock.fleet import store
 from interlock.fleet.store import Operation, Outcome, Refused
-from interlock.stores import devices, leases, queue, runs
+from interlock.stores import devices, leases, queue, reviews, runs
 from interlock.stores.transaction import Refusal, Transaction
 
 _WAYS: dict[type, Callable[[Transaction, Any], Outcome]] = {
@@ -22,6 +22,7 @@ _WAYS: dict[type, Callable[[Transaction, Any], Outcome]] = {
     store.SettleCall: runs.settle,
     store.EndAttempt: leases.end_attempt,
     store.Cancel: leases.cancel,
+    store.Resolve: reviews.resolve,
     store.Beat: devices.beat,
     store.Goodbye: leases.goodbye,
     store.ConfirmStopped: devices.confirm_stopped,

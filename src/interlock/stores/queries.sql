@@ -31,7 +31,10 @@ SELECT digest, name, sealed FROM workflow WHERE digest = :digest;
 SELECT id, body_digest FROM task WHERE submitter = :submitter AND idempotency_key = :key;
 
 -- task: One task, with what its status follows from.
-SELECT task.*, task_status.status FROM task JOIN task_status ON task_status.task = task.id WHERE task.id = :task;
+SELECT task.*, task_status.status, successor.id AS successor
+FROM task JOIN task_status ON task_status.task = task.id
+LEFT JOIN task AS successor ON successor.predecessor = task.id
+WHERE task.id = :task;
 
 -- insert_task: Keep a submitted task.
 INSERT INTO task (
@@ -289,7 +292,8 @@ UPDATE journal SET state = 'settled', outcome = :outcome, evidence = :evidence, 
 WHERE run_id = :run_id AND action_id = :action_id AND state = 'handed_over' AND task = :task;
 
 -- journal_of_task: Every effect of a task, in the order of handing over.
-SELECT * FROM journal WHERE task = :task ORDER BY handed_over_at, run_id, action_id;
+SELECT journal.*, attempt.stopped_at FROM journal JOIN attempt ON attempt.id = journal.attempt
+WHERE journal.task = :task ORDER BY journal.handed_over_at, journal.run_id, journal.action_id;
 
 -- keep_output: Keep what a committed action gave.
 INSERT INTO output (task, action_id, sealed, run_id) VALUES (:task, :action_id, :sealed, :run_id)
@@ -297,6 +301,47 @@ ON CONFLICT (task, action_id) DO UPDATE SET sealed = excluded.sealed, run_id = e
 
 -- output: What a committed action gave.
 SELECT sealed FROM output WHERE task = :task AND action_id = :action_id;
+
+-- note_stop: Note that everything of an attempt is certainly gone.
+UPDATE attempt SET stopped_at = interlock_now() WHERE id = :attempt AND stopped_at IS NULL;
+
+-- doubts: The effects in doubt of tasks that have ended, oldest first, with what is known of each.
+SELECT
+  journal.*, task.label, task.end_status, task.end_reason, attempt.stopped_at, attempt.ended_at AS attempt_ended_at,
+  successor.id AS successor
+FROM journal
+JOIN task ON task.id = journal.task
+JOIN attempt ON attempt.id = journal.attempt
+LEFT JOIN task AS successor ON successor.predecessor = task.id
+WHERE journal.answer IS NULL AND (journal.state = 'handed_over' OR journal.outcome = 'review_required')
+  AND task.end_status IS NOT NULL
+ORDER BY journal.handed_over_at, journal.run_id, journal.action_id LIMIT :most;
+
+-- doubts_of_task: The effects of one task that are in doubt and unanswered.
+SELECT journal.*, attempt.stopped_at FROM journal JOIN attempt ON attempt.id = journal.attempt
+WHERE journal.task = :task AND journal.answer IS NULL
+  AND (journal.state = 'handed_over' OR journal.outcome = 'review_required')
+ORDER BY journal.handed_over_at, journal.run_id, journal.action_id;
+
+-- answer_entry: Write a person's answer about an effect, once.
+UPDATE journal SET answer = :answer, answered_by = :answered_by, answered_at = interlock_now()
+WHERE run_id = :run_id AND action_id = :action_id AND task = :task AND answer IS NULL;
+
+-- successor: The task that continues a task.
+SELECT id FROM task WHERE predecessor = :task;
+
+-- insert_successor: Make the task that continues another one, with what that asked for.
+INSERT INTO task (
+  id, kind, label, sealed, body_digest, workflow, driver_type, tags, pin, rank, submitter, priority, max_attempts,
+  submitted_at, predecessor
+) SELECT
+  :successor, kind, label, sealed, body_digest, workflow, driver_type, tags, pin, rank, submitter, priority,
+  max_attempts, interlock_now(), id
+FROM task WHERE id = :task RETURNING id;
+
+-- inherit_outputs: Give a successor what the actions of its predecessor left.
+INSERT INTO output (task, action_id, sealed, run_id)
+SELECT :successor, action_id, sealed, run_id FROM output WHERE task = :task;
 
 -- audit: Put an operator's act on record.
 INSERT INTO audit (at, what, device, attempt) VALUES (interlock_now(), :what, :device, :attempt);
@@ -327,8 +372,9 @@ WHERE ready.rank < own.rank OR (ready.rank = own.rank AND ready.seq < own.seq);
 SELECT * FROM attempt WHERE task = :task ORDER BY number;
 
 -- tasks: The newest tasks.
-SELECT task.*, task_status.status, lease.host, device.serial
-FROM task JOIN task_status ON task_status.task = task.id
+SELECT task.*, task_status.status, lease.host, device.serial, successor.id AS successor
+FROM task LEFT JOIN task AS successor ON successor.predecessor = task.id
+JOIN task_status ON task_status.task = task.id
 LEFT JOIN lease ON lease.task = task.id
 LEFT JOIN device ON device.id = lease.device
 WHERE task.seq < :before ORDER BY task.seq DESC LIMIT :most;
