@@ -40,6 +40,10 @@ class ShellDefinitions:
         parsed = WorkflowDefinition.parse(text, ShellDriver.contracts)
         return CheckedDefinition(parsed.name, parsed.document, parsed.digest)
 
+    def settle_seconds(self, tool_id: str) -> float:
+        contract = ShellDriver.contracts.get(tool_id)
+        return 0.0 if contract is None else contract.settle_seconds
+
     def check_inputs(self, document: str, inputs: Any) -> dict[str, object]:
         return WorkflowDefinition.from_document(document, None).checked_inputs(inputs)
 

@@ -166,6 +166,14 @@ async def test_a_device_is_released_by_force(fleet: Fleet | RemoteFleet, served:
     assert (await fleet.get(task_id)).attempts[0].ended_at is not None
 
 
+async def test_a_host_is_registered_and_acts_under_its_credential(fleet: Fleet | RemoteFleet, served: Served) -> None:
+    await fleet.register_host("bench", "the bench host's own credential")
+    session = await served.fleet.host("the bench host's own credential")
+    assert session.host == "bench"
+    with pytest.raises(InvalidInput):
+        await fleet.register_host("no/name", "x")
+
+
 async def test_an_unknown_device_is_not_found(fleet: Fleet | RemoteFleet) -> None:
     device = DeviceRef(HostId("h9"), "d9")
     with pytest.raises(NotFound):

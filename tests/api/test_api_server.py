@@ -31,6 +31,7 @@ SCOPE_OF = [
     ("GET", "/v1/devices", "read"),
     ("POST", "/v1/devices/h/d/service", "operate"),
     ("POST", "/v1/devices/h/d/force-release", "admin"),
+    ("POST", "/v1/hosts", "admin"),
     ("GET", "/v1/violations", "read"),
     ("GET", "/v1/health", "read"),
     ("GET", "/v1/events", "read"),

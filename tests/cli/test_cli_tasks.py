@@ -80,7 +80,7 @@ def test_a_task_that_is_not_there_gives_exit_three(running: Shell) -> None:
     for command in ("show", "why", "cancel"):
         done = running.run(command, "task_none")
         assert (done.code, done.out) == (3, "")
-        assert "interlock tasks" in done.err
+        assert "there is no task task_none" in done.err
         assert len(done.err.splitlines()) == 1
         error = running.run(command, "task_none", "--json").json["error"]
         assert (error["code"], "message" in error) == ("not_found", True)
