@@ -144,6 +144,7 @@ def every_second(wanted: str) -> Callable[[str], bool]:
     return fails
 
 
+@pytest.mark.contract("S-12")
 @pytest.mark.parametrize("call", ["claim", "finish", "renew", "beat"])
 async def test_an_answer_that_is_lost_is_asked_again_and_nothing_runs_twice(host: Host, call: str) -> None:
     host.line.loses_answer = once(call)
@@ -152,6 +153,7 @@ async def test_an_answer_that_is_lost_is_asked_again_and_nothing_runs_twice(host
     assert host.ledger == ["hello"]
 
 
+@pytest.mark.contract("S-12")
 @pytest.mark.parametrize("call", ["save", "hand_over"])
 async def test_a_write_whose_answer_is_lost_is_never_taken_for_granted(host: Host, call: str) -> None:
     host.line.loses_answer = once(call)
@@ -163,6 +165,7 @@ async def test_a_write_whose_answer_is_lost_is_never_taken_for_granted(host: Hos
         assert host.ledger == []
 
 
+@pytest.mark.contract("S-12")
 async def test_q31_every_second_renewal_may_fail(host: Host) -> None:
     host.line.fails_before = every_second("renew")
     task = await host.submit(TICKING)
@@ -173,6 +176,7 @@ async def test_q31_every_second_renewal_may_fail(host: Host) -> None:
     assert await host.ends(task) == ["done"]
 
 
+@pytest.mark.contract("S-12")
 async def test_r69_a_host_that_is_cut_off_stops_before_its_lease_ends(host: Host) -> None:
     task = await host.submit(TICKING)
     while not (await host.fleet.get(task)).runs:
@@ -192,6 +196,7 @@ async def test_r69_a_host_that_is_cut_off_stops_before_its_lease_ends(host: Host
     assert host.ledger == ["said"]
 
 
+@pytest.mark.contract("S-12")
 async def test_q63_a_cancel_reaches_the_worker_within_a_beat(host: Host) -> None:
     task = await host.submit(TICKING)
     while not (await host.fleet.get(task)).runs:
@@ -201,6 +206,7 @@ async def test_q63_a_cancel_reaches_the_worker_within_a_beat(host: Host) -> None
     assert (ended.status, host.ledger) == ("cancelled", [])
 
 
+@pytest.mark.contract("S-12")
 async def test_r42_a_worker_that_will_not_stop_is_ended(host: Host) -> None:
     stubborn = TICKING.replace(
         'tick: {tool: "tool:interlock.shell/wait", with: {path: go, timeout_seconds: 300}}',
