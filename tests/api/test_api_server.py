@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -28,6 +29,8 @@ SCOPE_OF = [
     ("GET", "/v1/tasks/task_x/wait", "read"),
     ("POST", "/v1/tasks/task_x/cancel", "submit"),
     ("GET", "/v1/tasks/task_x/why", "read"),
+    ("GET", "/v1/reviews", "read"),
+    ("POST", "/v1/tasks/task_x/resolve", "approve"),
     ("GET", "/v1/devices", "read"),
     ("POST", "/v1/devices/h/d/service", "operate"),
     ("POST", "/v1/devices/h/d/force-release", "admin"),
@@ -305,6 +308,21 @@ async def test_bounds_of_host_calls(served: Served) -> None:
             ("renew", {"lease_ids": ["l"] * 101}),
         ):
             problem_of(await client.post(f"/v1/host/{verb}", json=body), 422, "invalid_input")
+
+
+async def test_every_route_is_documented_and_has_its_scope_tested(http: httpx.AsyncClient) -> None:
+    paths = (await http.get("/v1/openapi.json")).json()["paths"]
+    said = (Path(__file__).parents[2] / "docs" / "api.md").read_text("utf-8")
+    names = {"{task_id}": "task_x", "{host}": "h", "{serial}": "d"}
+    tested = {(method, path) for method, path, _ in SCOPE_OF} | {("POST", f"/v1/host/{verb}") for verb in HOST_VERBS}
+    for path, operations in paths.items():
+        assert f"{path}`" in said or f"{path}?" in said, path
+        filled = path
+        for name, value in names.items():
+            filled = filled.replace(name, value)
+        for method in operations:
+            tested.remove((method.upper(), filled))
+    assert tested == set()
 
 
 def family(kind: type[InterlockError]) -> list[type[InterlockError]]:

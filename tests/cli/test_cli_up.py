@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Shell, finished, stopped, until_line
+from interlock.cli import EXITS, app
+from interlock.cli.output import Exit
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "inventory.yaml"
 
@@ -211,6 +213,15 @@ def test_the_doctor_finds_a_broken_invariant(shell: Shell) -> None:
     assert done.code == 1
     assert "broken_one_place" in done.out
     assert shell.run("doctor", "--json").json["violations"]
+
+
+def test_every_command_and_every_exit_code_is_documented() -> None:
+    said = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
+    for command in app.registered_commands:
+        assert f"**`interlock {command.name}" in said, command.name
+    for code in Exit:
+        assert f"| {code.value} |" in said
+        assert re.search(rf"[:;] {code.value} ", EXITS), code
 
 
 def test_usage_and_help(shell: Shell) -> None:
