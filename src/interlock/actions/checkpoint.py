@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from interlock.actions.codes import Code
 from interlock.actions.graph import ScheduledAction
@@ -59,8 +59,7 @@ STATES: Final = tuple(ActionState)
 CODES: Final[Mapping[ActionState, int]] = {state: code for code, state in enumerate(STATES)}
 
 
-@dataclass(frozen=True, slots=True)
-class PackedStates:
+class PackedStates(NamedTuple):
     """The states of a run in a form that costs nothing to hand on: ids, ascending, and chunks of codes."""
 
     ids: tuple[str, ...]

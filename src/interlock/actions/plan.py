@@ -285,7 +285,9 @@ class Plan:
 
     def _pairs(self, ranks: list[int]) -> StatePairs:
         ids, codes = self._outline.ids, self._codes
-        ordered = ranks if len(ranks) == 1 else sorted(set(ranks))
+        if len(ranks) == 1:  # what a run does; the other is for what a restored one changes first
+            return ((ids[ranks[0]], STATES[codes[ranks[0]]]),)
+        ordered = sorted(set(ranks))
         return tuple((ids[rank], STATES[codes[rank]]) for rank in ordered)
 
     def why(self, action_id: str, *, stopped: bool = False) -> Why:

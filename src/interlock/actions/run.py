@@ -113,7 +113,8 @@ class Run:
 
     async def _begin(self, rank: int) -> None:
         """Save an admission ahead of its dispatch, and start it unless something has stopped the run meanwhile."""
-        await self._save(self.plan.snapshot(self._stopwatch.elapsed_ns))
+        if (save := self._save(self.plan.snapshot(self._stopwatch.elapsed_ns))) is not None:
+            await self._see_saved(save)
         self._look()
         # Peers that finished during the save come first: the verdict of one may stop the run.
         while self._finished and self.stop is None:
@@ -161,7 +162,8 @@ class Run:
         rank, state = self._finished.popleft()
         self._tasks.pop(rank, None)
         self.plan.settle(rank, state)
-        await self._save(self.plan.snapshot(self._stopwatch.elapsed_ns))
+        if (save := self._save(self.plan.snapshot(self._stopwatch.elapsed_ns))) is not None:
+            await self._see_saved(save)
         self._look()
 
     async def _drain(self) -> None:
@@ -195,7 +197,8 @@ class Run:
         """The final checkpoint. Where it cannot be saved, it says that."""
         self._stopwatch.read()
         result = self.plan.snapshot(self._stopwatch.elapsed_ns, self.stop)
-        await self._save(result)
+        if (save := self._save(result)) is not None:
+            await self._see_saved(save)
         if self.stop is not result.stop_reason:
             return self.plan.snapshot(self._stopwatch.elapsed_ns, self.stop)
         return result
@@ -222,28 +225,30 @@ class Run:
             self.stop = reason
             self._signal.cancel()
 
-    async def _save(self, checkpoint: SchedulerCheckpoint) -> None:
-        """Hand over one snapshot and see it through. After a failure nobody knows what is stored: nothing follows."""
+    def _save(self, checkpoint: SchedulerCheckpoint) -> asyncio.Future[object] | None:
+        """Hand over one snapshot. What it gives is to be waited for with `_see_saved`."""
         if not self._saves:
-            return
+            return None
         try:
             pending: object = self._host.save_checkpoint(checkpoint)
-            save = None if pending is None else _as_future(pending)
+            return None if pending is None else _as_future(pending)
         except (Exception, asyncio.CancelledError):  # noqa: BLE001 - the store is the caller's own code
-            saved = False
-        else:
-            saved = save is None or await self._is_saved(save)
-        if not saved:
-            self._saves = False
-            self.stop = StopReason.CHECKPOINT_FAILED
-            self._signal.cancel()
+            self._save_no_more()
+            return None
 
-    async def _is_saved(self, save: asyncio.Future[object]) -> bool:
+    def _save_no_more(self) -> None:
+        """After a save that failed nobody knows what is stored: nothing may follow it."""
+        self._saves = False
+        self.stop = StopReason.CHECKPOINT_FAILED
+        self._signal.cancel()
+
+    async def _see_saved(self, save: asyncio.Future[object]) -> None:
         """Wait for an awaited save to end. It is a task of its own, so a cancellation of this one does not reach it."""
         save.add_done_callback(self._wake)
         while not save.done():
             await self._sleep()
-        return not save.cancelled() and save.exception() is None and save.result() is None
+        if save.cancelled() or save.exception() is not None or save.result() is not None:
+            self._save_no_more()
 
     async def _sleep(self) -> None:
         """Wait until something happens. A cancellation is only counted: whoever slept looks, and acts on it."""

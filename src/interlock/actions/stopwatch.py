@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from interlock.actions.integers import MAX_INTEGER, is_count
+from interlock.actions.integers import MAX_INTEGER
 from interlock.clock import monotonic_ns
 
 NANOSECONDS: Final = 1_000_000_000
@@ -27,7 +27,7 @@ class Stopwatch:
             now_ns = self._clock()
         except Exception:  # noqa: BLE001 - the clock may be the caller's own code
             return False
-        if not is_count(now_ns) or now_ns < self._last_ns:
+        if type(now_ns) is not int or not self._last_ns <= now_ns <= MAX_INTEGER:
             return False
         self._last_ns = now_ns
         if self._start_ns is None:
