@@ -25,11 +25,13 @@ def clock() -> ManualClock:
 async def make_pool(tmp_path: Path, clock: ManualClock) -> AsyncIterator[MakePool]:
     """Make pools on files of the test's directory; the same name opens the same database."""
     opened: list[Pool] = []
+    stores: list[SqliteStore] = []
     sealer = Vault([new_key()])
 
     def make(name: str = "fleet.db", times: StoreTimes | None = None, **settings: object) -> Pool:
         wanted = FleetSettings(**{"retry_first_seconds": 0.0, **settings})  # type: ignore[arg-type]
         store = SqliteStore.open(tmp_path / name, clock=clock, times=times)
+        stores.append(store)
         opened.append(Pool(store, clock, wanted, sealer))
         return opened[-1]
 
@@ -38,6 +40,8 @@ async def make_pool(tmp_path: Path, clock: ManualClock) -> AsyncIterator[MakePoo
         if not pool.store.closed:
             assert await pool.fleet.violations() == []
         await pool.close()
+    for store in stores:
+        await store.close()
 
 
 @pytest.fixture

@@ -123,6 +123,14 @@ async def test_what_was_answered_is_there_after_a_kill(tmp_path: Path, answers: 
     await store.close()
 
 
+def test_a_program_that_forgets_to_close_its_store_ends_all_the_same(tmp_path: Path) -> None:
+    program = PROGRAM.replace("10_000", "3")
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "fleet.db")], capture_output=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 async def test_a_closed_store_says_so(tmp_path: Path) -> None:
     for path in (None, tmp_path / "fleet.db"):
         store = SqliteStore.open(path)

@@ -135,7 +135,10 @@ class SqliteStore:
         self._inbox: queue.SimpleQueue[_Batch | _Look | None] = queue.SimpleQueue()
         self._closed = False
         ready: Future[None] = Future()
-        self._writer = threading.Thread(target=self._write_until_closed, args=(ready,), name="interlock-write")
+        # A daemon: a program that ends without closing its store must not hang, and what was not answered is undone.
+        self._writer = threading.Thread(
+            target=self._write_until_closed, args=(ready,), name="interlock-write", daemon=True
+        )
         self._writer.start()
         try:
             ready.result()
