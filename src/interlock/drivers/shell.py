@@ -20,6 +20,7 @@ from interlock.errors import InvalidInput, Unavailable
 from interlock.guard.shielding import to_the_end
 from interlock.guard.tools import (
     Access,
+    Answer,
     CallContext,
     Parameter,
     ProbeReport,
@@ -33,6 +34,8 @@ from interlock.guard.tools import (
 DEFAULT_TIMEOUT_SECONDS = 600.0
 GRACE_SECONDS = 2.0
 LOOK_EVERY_SECONDS = 0.05
+PROBE_SECONDS = 60.0
+_PROBED: Mapping[int | None, Answer] = {0: Answer.HAPPENED, 1: Answer.DID_NOT_HAPPEN}
 _PATH = Parameter("path", summary="inside the working directory")
 
 RUN = ToolContract(
@@ -40,6 +43,11 @@ RUN = ToolContract(
     parameters=(
         Parameter("command", summary="for sh -c, with an empty standard input"),
         Parameter("timeout_seconds", ValueType.NUMBER, required=False, summary="600 where it is not given"),
+        Parameter(
+            "probe",
+            required=False,
+            summary="a command that changes nothing and tells by status 0 or 1 whether this one happened or not",
+        ),
     ),
     summary="Run a command. A status other than 0 is a failure; no word from the shell is doubt.",
 )
@@ -88,6 +96,20 @@ class RunTool:
             return ToolResult(DispatchOutcome.REVIEW_REQUIRED, ran.output)
         outcome = DispatchOutcome.COMMITTED if ran.status == 0 else DispatchOutcome.FAILED
         return ToolResult(outcome, ran.output, f"end marker {ran.nonce} status {ran.status}")
+
+    async def probe(self, arguments: Mapping[str, Any], call: CallContext) -> ProbeReport:
+        """Run the step's own probe. Any other status, or none, tells nothing; neither does a step without a probe."""
+        del call
+        if "probe" not in arguments:
+            return ProbeReport(Answer.CANNOT_TELL)
+        try:
+            ran = await self.shell.run(arguments["probe"], PROBE_SECONDS)
+        except NotStarted:
+            return ProbeReport(Answer.CANNOT_TELL)
+        if ran.timed_out or ran.status not in _PROBED:
+            return ProbeReport(Answer.CANNOT_TELL)
+        evidence = f"probe end marker {ran.nonce} status {ran.status}"
+        return ProbeReport(_PROBED[ran.status], {"status": 0, "probe": ran.output}, evidence)
 
 
 @dataclass(frozen=True)
