@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 
@@ -119,9 +118,8 @@ def test_a_faulty_workflow_gives_every_fault_with_its_line(running: Shell) -> No
 def test_bad_input_gives_exit_two_and_says_what_to_change(running: Shell, arguments: list[str], said: str) -> None:
     done = running.run("submit", *arguments)
     assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("interlock: ")
     assert said in done.err
-    assert "Traceback" not in done.err
-    assert said in json.dumps(running.run("submit", *arguments, "--json").json["error"]["message"])
 
 
 def test_devices_are_listed_and_taken_out_of_service_and_back(running: Shell) -> None:

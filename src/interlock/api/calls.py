@@ -59,7 +59,7 @@ class Call(Generic[Answer]):
 
 def submit(request: SubmitRequest) -> Call[TaskId]:
     """Without a key of the caller's, the call has one of its own, so that it may be sent again."""
-    keyed = replace(request, idempotency_key=request.idempotency_key or new_id("key"))
+    keyed = request if request.idempotency_key is not None else replace(request, idempotency_key=new_id("key"))
     read = _field(wire.Submitted, lambda answer: answer.task_id)
     return Call("POST", "/v1/tasks", read, body=wire.encoded(keyed))
 

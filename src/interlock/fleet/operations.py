@@ -52,6 +52,8 @@ from interlock.fleet.wakeups import ASSIGNABLE, Wakeups, host_topic, task_topic,
 from interlock.telemetry import Event, emit
 
 MAX_GOAL_CHARACTERS = 100_000
+MAX_PRIORITY = 1_000_000
+MAX_KEY_CHARACTERS = 256
 BACKSTOP_SECONDS = 1.0
 SHORTEST_CREDENTIAL = 16
 
@@ -176,6 +178,7 @@ class Fleet:
         if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= 100:  # noqa: PLR2004
             message = "max_attempts is a whole number from 1 to 100"
             raise InvalidInput(message)
+        _check_rank_and_key(request)
         operation = Submit(
             task_id=TaskId(new_id("task")),
             kind="goal" if digest is None else "workflow",
@@ -326,6 +329,17 @@ def _goal_body(work: GoalRequest) -> dict[str, object]:
         "max_calls": work.max_calls,
         "max_elapsed_seconds": work.max_elapsed_seconds,
     }
+
+
+def _check_rank_and_key(request: SubmitRequest) -> None:
+    """What a strategy counts with and what an index holds, within bounds."""
+    priority, key = request.priority, request.idempotency_key
+    if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > MAX_PRIORITY:
+        message = f"priority is a whole number from {-MAX_PRIORITY} to {MAX_PRIORITY}"
+        raise InvalidInput(message)
+    if key is not None and (not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY_CHARACTERS):
+        message = f"an idempotency key is a text of 1 to {MAX_KEY_CHARACTERS} characters"
+        raise InvalidInput(message)
 
 
 def _body_digest(request: SubmitRequest, body: Mapping[str, object]) -> str:
