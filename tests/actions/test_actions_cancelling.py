@@ -225,6 +225,21 @@ async def test_a_cancellation_that_comes_while_nothing_is_awaited_is_heeded() ->
 
 
 @pytest.mark.contract("A-63")
+async def test_a_cancellation_that_comes_with_the_last_save_does_not_wait_for_what_the_caller_awaits_next() -> None:
+    saves, returned = Saves(), []
+    saves.before = lambda save: save.stop_reason and task.cancel()
+
+    async def caller() -> None:
+        returned.append(await finished([effect("a")], limits(), Stage(otherwise=COMMITTED), saves))
+
+    task = asyncio.create_task(caller())
+    await asyncio.wait({task})
+    assert task.cancelled()
+    assert returned == []
+    assert saves.last.stop_reason is StopReason.COMPLETED
+
+
+@pytest.mark.contract("A-63")
 async def test_a_run_inside_a_task_that_was_cancelled_before_goes_its_way() -> None:
     saves = Saves()
 

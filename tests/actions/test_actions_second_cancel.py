@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from actions.stage import RUN, Stage, limits, read, state_words, turns
+from actions.stage import COMMITTED, RUN, Stage, limits, read, state_words, turns
 from interlock.actions import (
     ActionNode,
     ActionScheduler,
@@ -49,3 +49,24 @@ async def test_r39_a_second_cancel_during_a_save_of_the_drain_still_reaches_what
     assert run.cancelled()
     assert stage.cancelled == ["a", "b", "b"]
     assert (state_words(saved[-1]), str(saved[-1].stop_reason)) == ("vv", "cancelled")
+
+
+@pytest.mark.contract("A-63")
+async def test_a_cancel_that_comes_during_the_last_save_is_raised_by_the_run_itself():
+    saved = list[SchedulerCheckpoint]()
+
+    def save(checkpoint: SchedulerCheckpoint) -> None:
+        saved.append(checkpoint)
+        if checkpoint.stop_reason is not None:
+            run.cancel()
+
+    async def reports_how_it_ended() -> str:
+        try:
+            await ActionScheduler([read("a")], limits(), Stage(otherwise=COMMITTED), save).run(RUN)
+        except asyncio.CancelledError:
+            return "raised"
+        return "returned"
+
+    run = asyncio.create_task(reports_how_it_ended())
+    assert await run == "raised"
+    assert str(saved[-1].stop_reason) == "completed"

@@ -195,7 +195,6 @@ class Run:
 
     async def _conclude(self) -> SchedulerCheckpoint:
         """The final checkpoint. Where it cannot be saved, it says that."""
-        self._stopwatch.read()
         result = self.plan.snapshot(self._stopwatch.elapsed_ns, self.stop)
         if (save := self._save(result)) is not None:
             await self._see_saved(save)
