@@ -52,7 +52,7 @@ async def test_r39_a_second_cancel_during_a_save_of_the_drain_still_reaches_what
 
 
 @pytest.mark.contract("A-63")
-async def test_a_cancel_that_comes_during_the_last_save_is_raised_by_the_run_itself():
+async def test_a_cancel_that_comes_during_the_last_save_is_raised_by_the_run_itself() -> None:
     saved = list[SchedulerCheckpoint]()
 
     def save(checkpoint: SchedulerCheckpoint) -> None:
