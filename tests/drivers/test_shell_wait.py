@@ -31,7 +31,7 @@ async def test_wait_ends_when_the_path_is_there(tmp_path: Path) -> None:
         await asyncio.sleep(0)
     assert not waiting.done()
     (tmp_path / "ready").write_text("x")
-    await ticking(clock, waiting)  # type: ignore[arg-type]
+    await ticking(clock, waiting)
     assert (await waiting).outcome is DispatchOutcome.COMMITTED
 
 
@@ -39,7 +39,7 @@ async def test_wait_fails_for_certain_when_it_does_not_come_in_time(tmp_path: Pa
     clock = ManualClock()
     tool = WaitTool(Workdir(tmp_path), clock)
     waiting = asyncio.create_task(tool.invoke({"path": "never", "timeout_seconds": 2}, CALL))
-    await ticking(clock, waiting)  # type: ignore[arg-type]
+    await ticking(clock, waiting)
     result = await waiting
     assert (result.outcome, result.output) == (DispatchOutcome.FAILED, {"error": "not_found"})
 

@@ -130,6 +130,17 @@ async def test_f12_an_unclaimed_attempt_ends_on_the_claim_deadline(pool: Pool) -
     assert (attempt.end, attempt.claimed_at) == ("lease_expired", None)
 
 
+@pytest.mark.contract("F-30", "F-34")
+async def test_an_attempt_past_its_claim_deadline_cannot_be_claimed_swept_or_not(make_pool: MakePool) -> None:
+    pool = make_pool(times=StoreTimes(outage=1_000.0))
+    session = await pool.host("h1", shell("d1"))
+    task = await pool.goal()
+    await pool.scheduler.assign()
+    pool.clock.advance(30)
+    assert await session.claim("claim-1", 1, 0.0) == []
+    assert await pool.status(task) == "assigned"
+
+
 @pytest.mark.contract("F-34")
 async def test_f70_unclaimed_attempts_are_bounded(pool: Pool) -> None:
     await pool.host("h1", shell("d1"))
