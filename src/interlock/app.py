@@ -133,7 +133,7 @@ async def running(settings: AppSettings, *, serve: bool = True) -> AsyncIterator
         InvalidInput: a device or the port cannot be used, and why.
     """
     await asyncio.to_thread(_prepare, settings)
-    store = await asyncio.to_thread(lambda: SqliteStore.open(settings.control / "interlock.db", times=settings.times))
+    store = await _opened(settings.control / "interlock.db", settings.times)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(store.close)
         fleet = await asyncio.to_thread(_fleet, store, settings)
@@ -149,6 +149,17 @@ async def running(settings: AppSettings, *, serve: bool = True) -> AsyncIterator
         for task in group:
             task.add_done_callback(lambda ended: _note_failure(now, ended))
         yield now
+
+
+async def _opened(path: Path, times: StoreTimes) -> SqliteStore:
+    """Open the store away from the loop. Cancelled meanwhile, it is closed again: its writer must not be left."""
+    opening = asyncio.create_task(asyncio.to_thread(lambda: SqliteStore.open(path, times=times)))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        store = await opening
+        await store.close()
+        raise
 
 
 def _prepare(settings: AppSettings) -> None:

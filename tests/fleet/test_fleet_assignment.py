@@ -184,7 +184,7 @@ async def test_f35_every_tag_of_a_task_is_needed(pool: Pool) -> None:
 
 @pytest.mark.contract("F-19")
 async def test_f38_an_exclusive_tag_keeps_a_device_for_those_who_ask(pool: Pool) -> None:
-    await pool.host("h1", shell("d1", "gpu", exclusive=("gpu",)))
+    await pool.host("h1", shell("d1", exclusive=("gpu",)))
     plain = await pool.goal()
     assert (await pool.scheduler.assign()).granted == ()
     asks = await pool.goal(tags=frozenset({"gpu"}))

@@ -95,6 +95,14 @@ async def test_q04_a_save_that_does_not_extend_the_last_one_is_refused(pool: Poo
 
 
 @pytest.mark.contract("F-70")
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"states":[["a","running"]]}', "null", '{"states":5}'])
+async def test_what_is_no_checkpoint_is_refused(pool: Pool, text: str) -> None:
+    run = await written(pool)
+    with pytest.raises(Conflict, match="the checkpoint is none"):
+        await run.save(RunSave(RUN, None, 1, text))
+
+
+@pytest.mark.contract("F-70")
 def test_a_checkpoint_never_takes_back_what_was_said() -> None:
     before: dict[str, object] = {
         "plan_digest": "p",

@@ -177,7 +177,8 @@ def _unsettled(entry: Row) -> bool:
 
 
 def _effect(row: Row) -> EffectView:
-    standing = str(row["answer"] or ("in_doubt" if _unsettled(row) else row["outcome"] or row["state"]))
+    lost = _unsettled(row) and row["attempt_ended_at"] is not None
+    standing = str(row["answer"] or ("in_doubt" if lost else row["outcome"] or row["state"]))
     return EffectView(
         run_id=str(row["run_id"]),
         action_id=str(row["action_id"]),

@@ -48,7 +48,11 @@ class RunView:
 
 @dataclass(frozen=True)
 class EffectView:
-    """One effect on record. `standing` is `committed`, `failed`, `withdrawn`, `in_doubt`, or a person's answer."""
+    """One effect on record.
+
+    `standing` is `handed_over` while its attempt is live, then `committed`, `failed`, `withdrawn`, `in_doubt`, or a
+    person's answer.
+    """
 
     run_id: str
     action_id: str

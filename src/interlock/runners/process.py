@@ -226,8 +226,10 @@ class WorkerProcess:
 
     async def _save(self, save: RunSave) -> None:
         await self._wait_while_still()
-        running = _running(save)
         await self._ledger.save(save)
+        if not self._in_flight:
+            return
+        running = _running(save)
         self._in_flight = {each for each in self._in_flight if each[0] != save.run_id or each[1] in running}
         self._stand_still()
 

@@ -56,7 +56,7 @@ def _after_boot(tx: Transaction, operation: Beat) -> None:
 def _report(tx: Transaction, operation: Beat, report: DeviceReport, known: Row | None) -> None:
     capabilities = {
         "driver_type": report.driver_type,
-        "tags": tags_text(report.tags),
+        "tags": tags_text(report.tags | report.exclusive_tags),
         "exclusive_tags": tags_text(report.exclusive_tags),
     }
     if known is None:

@@ -292,7 +292,7 @@ UPDATE journal SET state = 'settled', outcome = :outcome, evidence = :evidence, 
 WHERE run_id = :run_id AND action_id = :action_id AND state = 'handed_over' AND task = :task;
 
 -- journal_of_task: Every effect of a task, in the order of handing over.
-SELECT journal.*, attempt.stopped_at FROM journal JOIN attempt ON attempt.id = journal.attempt
+SELECT journal.*, attempt.stopped_at, attempt.ended_at AS attempt_ended_at FROM journal JOIN attempt ON attempt.id = journal.attempt
 WHERE journal.task = :task ORDER BY journal.handed_over_at, journal.run_id, journal.action_id;
 
 -- keep_output: Keep what a committed action gave.

@@ -31,6 +31,8 @@ def save_run(tx: Transaction, operation: SaveRun) -> Outcome:
     """Store a checkpoint that extends the run's last one."""
     lease = live_lease(tx, operation.host, operation.lease_id)
     save = operation.save
+    if not well_formed(save.checkpoint):
+        raise Refusal("stale_save", "the checkpoint is none: it lacks its states, charges or plan")
     last = tx.row("run", run_id=save.run_id)
     if last is None:
         return _first_save(tx, operation, lease)
@@ -76,6 +78,22 @@ def _first_save(tx: Transaction, operation: SaveRun, lease: Row) -> Outcome:
         attempt=lease["attempt"],
     )
     return Applied()
+
+
+def well_formed(checkpoint: str) -> bool:
+    """Whether a text has what is later read of a checkpoint. The run level checks the rest when it restores one."""
+    try:
+        said = json.loads(checkpoint)
+        states = dict(said["states"])
+        charges = [said[charge] for charge in _CHARGES]
+    except (ValueError, KeyError, TypeError):
+        return False
+    words = [*states, *states.values(), said.get("plan_digest")]
+    return "stop_reason" in said and all(isinstance(word, str) for word in words) and all(map(_is_whole, charges))
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def regression(last: str, following: str) -> str | None:
