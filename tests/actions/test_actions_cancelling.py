@@ -149,6 +149,27 @@ async def test_r38_a_nested_run_stops_with_the_run_that_it_is_in() -> None:
     assert inner.invoked == ["x"]
 
 
+@pytest.mark.contract("A-62", "A-74")
+async def test_r38_a_nested_run_stops_at_once_also_while_the_outer_one_waits_for_a_save() -> None:
+    inner, saves, signal = Stage(), SlowSaves(), CancellationSignal()
+
+    class Nesting:
+        async def dispatch(self, run_id: RunId, node: ActionNode, cancellation: CancellationSignal) -> DispatchOutcome:
+            del run_id, node
+            await ActionScheduler([effect("x")], limits(), inner, Saves()).run(RUN, cancellation=cancellation)
+            return REVIEW
+
+    nesting: Any = Nesting()
+    run = asyncio.create_task(finished([read("a"), read("b")], limits(), nesting, saves, cancellation=signal))
+    await saves.end()
+    assert (inner.running, saves.waiting) == ({"x"}, True)
+    signal.cancel()
+    await turns()
+    assert (inner.running, saves.waiting) == (set(), True)
+    await saves.end_all()
+    assert (await run).stop_reason is StopReason.CANCELLED
+
+
 @pytest.mark.contract("A-61", "A-60")
 async def test_a_verdict_that_comes_in_the_drain_is_kept_and_the_reason_too() -> None:
     for answer, word in ((COMMITTED, "c"), (FAILED, "f"), (REVIEW, "v")):

@@ -470,3 +470,11 @@ async def test_r52_what_a_run_leaves_behind_is_nothing_but_its_last_snapshot() -
     assert asyncio.all_tasks() == tasks
     loop: Any = asyncio.get_running_loop()
     assert [each for each in loop._scheduled if not each.cancelled()] == []
+
+
+async def test_dispatches_that_begin_and_end_while_they_are_created_are_collected_all_the_same() -> None:
+    loop, signal = asyncio.get_running_loop(), CancellationSignal()
+    loop.set_task_factory(getattr(asyncio, "eager_task_factory", None))  # from Python 3.12 on
+    stage = Stage(otherwise=COMMITTED)
+    last = await finished([read("a"), read("b"), effect("c", "a")], limits(), stage, cancellation=signal)
+    assert (last.stop_reason, stage.invoked) == (StopReason.COMPLETED, ["a", "b", "c"])

@@ -68,7 +68,6 @@ class Run:
         self._interrupts = 0
         self._passed_on = 0
         self._waiter: asyncio.Future[None] | None = None
-        self._awake = False
         self._overdue = False
         self._timer: asyncio.TimerHandle | None = None
         # A signal that answers for itself may change without a word, as a clock of the caller's own does.
@@ -250,18 +249,19 @@ class Run:
             self._save_no_more()
 
     async def _sleep(self) -> None:
-        """Wait until something happens. A cancellation is only counted: whoever slept looks, and acts on it."""
-        if not self._awake:
-            self._waiter = self._loop.create_future()
-            try:
-                await self._waiter
-            except asyncio.CancelledError:
-                self._interrupts += 1
-            self._waiter = None
-        self._awake = False
+        """Wait until something happens. A cancellation is only counted: whoever slept looks, and acts on it.
+
+        Whatever wakes also leaves something to see. Nothing is awaited between seeing none of that and sleeping, so no
+        wake-up is lost.
+        """
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        except asyncio.CancelledError:
+            self._interrupts += 1
+        self._waiter = None
 
     def _wake(self, _: object = None) -> None:
-        self._awake = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
