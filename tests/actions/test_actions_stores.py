@@ -475,3 +475,24 @@ async def test_killed_at_any_save_a_run_repeats_nothing(kind: str, tmp_path: Pat
     # What was dispatched had been saved as admitted first, and what was committed was dispatched once.
     assert all(states.get(key, ActionState.PENDING) is not ActionState.PENDING for key in before)
     assert store.load(RUN) == last
+
+
+@pytest.mark.contract("A-94")
+def test_a_first_save_is_of_the_run_that_was_claimed(store: Store) -> None:
+    with store.claim(RUN) as saves:
+        with pytest.raises(Conflict):
+            saves(SchedulerCheckpoint(RunId.generate(), "sha256:" + "0" * 64, (), 0, 0, 0))
+        assert saves.checkpoint is None
+    assert store.load(RUN) is None
+
+
+@pytest.mark.contract("A-96", "A-91")
+async def test_closing_waits_for_the_write_in_the_thread_and_ends_the_thread(store: Store) -> None:
+    threads = threading.active_count()
+    saves = store.claim(RUN)
+    checkpoint = SchedulerCheckpoint(RUN, "sha256:" + "0" * 64, (), 0, 0, 0)
+    write = asyncio.ensure_future(saves.awaited(checkpoint))
+    saves.close()
+    assert threading.active_count() == threads
+    await write
+    assert store.load(RUN) == checkpoint
