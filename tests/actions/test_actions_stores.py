@@ -30,6 +30,7 @@ from interlock.actions import (
     SqliteCheckpoints,
     StopReason,
 )
+from interlock.actions.stores import lock
 from interlock.errors import Conflict, StoreHeld
 
 Store = SqliteCheckpoints | FileCheckpoints
@@ -496,3 +497,28 @@ async def test_closing_waits_for_the_write_in_the_thread_and_ends_the_thread(sto
     assert threading.active_count() == threads
     await write
     assert store.load(RUN) == checkpoint
+
+
+@pytest.mark.contract("A-91")
+def test_a_lock_file_that_its_owner_removed_meanwhile_is_not_taken_for_the_present_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.lock"
+    owners = [lock.open_marker(path)]
+    real = lock.open_locked
+
+    def late(locked: Path) -> int:
+        """Open the file while the owner has it, and lock it when the owner has gone."""
+        if not owners:
+            return real(locked)
+        descriptor = os.open(locked, os.O_RDWR)
+        lock.close_marker(locked, owners.pop())
+        return descriptor
+
+    monkeypatch.setattr(lock, "open_locked", late)
+    second = lock.open_marker(path)
+    assert os.path.samestat(os.fstat(second), path.stat())
+    with pytest.raises(StoreHeld):
+        lock.open_marker(path)
+    lock.close_marker(path, second)
+    assert not path.exists()
