@@ -25,12 +25,12 @@ class Waiting:
     """A dispatcher whose one action waits for the test."""
 
     def __init__(self) -> None:
-        self.begun = 0
+        self.begun = asyncio.Semaphore(0)
         self.go = asyncio.Event()
 
     async def dispatch(self, run_id: RunId, node: ActionNode, cancellation: CancellationSignal) -> DispatchOutcome:
         del run_id, node, cancellation
-        self.begun += 1
+        self.begun.release()
         await self.go.wait()
         return DispatchOutcome.COMMITTED
 
@@ -48,8 +48,8 @@ async def test_a_thousand_waiting_runs_arm_no_timer_before_their_deadlines() -> 
         asyncio.create_task(ActionScheduler(actions, limits, dispatcher, unsaved).run(RunId.generate()))
         for _ in range(RUNS)
     ]
-    while dispatcher.begun < RUNS:
-        await asyncio.sleep(0)
+    for _ in runs:
+        await dispatcher.begun.acquire()
     loop = asyncio.get_running_loop()
     timers = [timer for timer in loop._scheduled if not timer.cancelled()]  # type: ignore[attr-defined]
     assert [timer for timer in timers if timer.when() - loop.time() < 3_000] == []
