@@ -29,6 +29,19 @@ async def test_scenario_owning_host_claims_once(pool: Pool) -> None:
     assert await one.claim("claim-3", 1, 0.0) == []
 
 
+@pytest.mark.contract("F-30", "F-33")
+async def test_a_lease_that_was_not_claimed_is_good_for_nothing(pool: Pool) -> None:
+    session = await pool.host("h1", shell("d1"))
+    task = await pool.goal()
+    await pool.scheduler.assign()
+    (lease,) = await pool.store.rows("lease_of_task", task=task)
+    lease_id = LeaseId(str(lease["id"]))
+    for act in (session.renew(lease_id), session.finish(lease_id, DONE, stopped=True, clean=True)):
+        with pytest.raises(LeaseSuperseded):
+            await act
+    assert await pool.status(task) == "assigned"
+
+
 @pytest.mark.contract("F-30")
 async def test_a_host_is_known_by_its_credential_and_not_by_its_name(pool: Pool) -> None:
     await pool.host("h1", shell("d1"))

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from fleet.pools import DONE, FAILED, Pool, ref, released, shell
+from interlock.clock import MICROSECONDS
 from interlock.errors import InterlockError, LeaseSuperseded, QueueFull
 from interlock.fleet.model import Assignment, Ending
 from interlock.fleet.session import HostSession
 from interlock.fleet.settings import FleetSettings
 from interlock.guard.vault import Vault, new_key
-from interlock.stores.sqlite import SqliteStore
+from interlock.stores.sqlite import SqliteStore, StoreTimes
 from interlock.testing.clock import ManualClock
 
 Answer = TypeVar("Answer")
@@ -94,8 +95,7 @@ class FleetHistory(RuleBasedStateMachine):
         if not self.held or not callable(act):
             return
         session, assignment = data.draw(st.sampled_from(self.held))
-        rows = self.do(self.pool.store.rows("lock_lease", lease=assignment.lease_id))
-        live = bool(rows) and int(str(rows[0]["expires_at"])) > self.clock.now()
+        live = self.live(assignment)
         (attempt,) = self.do(self.pool.store.rows("attempt_by_lease", lease=assignment.lease_id))
         try:
             self.do(act(session, assignment))
@@ -106,6 +106,13 @@ class FleetHistory(RuleBasedStateMachine):
             assert attempt["report"] is not None
         else:
             assert live or attempt["report"] is not None
+
+    def live(self, assignment: Assignment) -> bool:
+        """Whether a lease is good. After an outage every one that was not swept is, for its grace period from now."""
+        rows = self.do(self.pool.store.rows("lock_lease", lease=assignment.lease_id))
+        (upkeep,) = self.do(self.pool.store.rows("upkeep"))
+        outage = self.clock.now() - int(str(upkeep["swept_at"])) > StoreTimes().outage * MICROSECONDS
+        return bool(rows) and (outage or int(str(rows[0]["expires_at"])) > self.clock.now())
 
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
