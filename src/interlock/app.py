@@ -17,7 +17,7 @@ from interlock.api.auth import Grant, TokenTable
 from interlock.api.server import create_api
 from interlock.clock import new_id, new_secret
 from interlock.drivers.driver import driver_names, load_driver
-from interlock.errors import InvalidInput, Unavailable
+from interlock.errors import InvalidInput, Unavailable, VaultLocked
 from interlock.fleet.agent import AgentSettings, HostAgent
 from interlock.fleet.model import checked_tags
 from interlock.fleet.operations import CheckedDefinition, Fleet, token_hash
@@ -28,7 +28,7 @@ from interlock.fleet.store import DeviceReport
 from interlock.fleet.views import Violation
 from interlock.guard.policy import Policy
 from interlock.guard.tools import ToolContract
-from interlock.guard.vault import Vault
+from interlock.guard.vault import VARIABLE, Vault
 from interlock.runners.isolation import Isolation, find_isolation
 from interlock.runners.process import ProcessWorkers, WorkerPlace
 from interlock.stores.sqlite import SqliteStore, StoreTimes
@@ -133,10 +133,11 @@ async def running(settings: AppSettings, *, serve: bool = True) -> AsyncIterator
         InvalidInput: a device or the port cannot be used, and why.
     """
     await asyncio.to_thread(_prepare, settings)
+    new = not await asyncio.to_thread((settings.control / "interlock.db").exists)
     store = await _opened(settings.control / "interlock.db", settings.times)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(store.close)
-        fleet = await asyncio.to_thread(_fleet, store, settings)
+        fleet = await asyncio.to_thread(lambda: _fleet(store, settings, new=new))
         now = await _running(fleet, settings)
         group = await stack.enter_async_context(_until_left(now))
         scheduler = TaskScheduler(fleet)
@@ -163,8 +164,15 @@ async def _opened(path: Path, times: StoreTimes) -> SqliteStore:
 
 
 def _prepare(settings: AppSettings) -> None:
-    settings.control.mkdir(mode=0o700, parents=True, exist_ok=True)
-    settings.control.chmod(0o700)
+    try:
+        settings.control.mkdir(mode=0o700, parents=True, exist_ok=True)
+        settings.control.chmod(0o700)
+    except OSError as error:
+        message = f"{settings.data} cannot be a data directory ({error.strerror}): choose another with --data"
+        raise InvalidInput(message) from None
+    if not settings.agent_path.is_dir():
+        message = f"{settings.agent_path} is no directory: agents are looked for there"
+        raise InvalidInput(message)
     known = driver_names()
     serials = [device.serial for device in settings.devices]
     for device in settings.devices:
@@ -177,8 +185,21 @@ def _prepare(settings: AppSettings) -> None:
             raise InvalidInput(message)
 
 
-def _fleet(store: SqliteStore, settings: AppSettings) -> Fleet:
-    vault = Vault.load(settings.control / "vault.key", os.environ)
+def _vault(settings: AppSettings, *, new: bool) -> Vault:
+    """The vault. A fresh key beside a database that another one sealed would lose every text in it, unseen."""
+    path = settings.control / "vault.key"
+    if not new and not path.exists() and VARIABLE not in os.environ:
+        message = f"{path} is gone, and the database was sealed with it: put it back, or set {VARIABLE}"
+        raise VaultLocked(message)
+    try:
+        return Vault.load(path, os.environ)
+    except VaultLocked as error:
+        message = f"{path}: {error}"
+        raise VaultLocked(message) from None
+
+
+def _fleet(store: SqliteStore, settings: AppSettings, *, new: bool) -> Fleet:
+    vault = _vault(settings, new=new)
     return Fleet(store, settings=settings.fleet, sealer=vault, definitions=InstalledDefinitions())
 
 

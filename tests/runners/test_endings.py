@@ -26,5 +26,5 @@ def test_every_stop_reason_has_its_ending(reason: StopReason, asked: bool) -> No
     kind, word = TABLE[reason]
     if reason is StopReason.CANCELLED and asked:
         kind, word = EndKind.CANCELLED, "cancelled"
-    output = "{}" if kind is EndKind.DONE else None
+    output = "{}" if kind in {EndKind.DONE, EndKind.FAILED} else None
     assert ending_of(reason, cancel_asked=asked, output="{}") == Ending(kind, word, output)

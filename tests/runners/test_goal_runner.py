@@ -413,7 +413,7 @@ async def test_reads_alone_let_any_agent_begin_again() -> None:
     assert (await Attempt(record).run(body)).kind is EndKind.DONE
 
 
-@pytest.mark.contract("G-16", "G-52")
+@pytest.mark.contract("G-16", "G-52", "G-54")
 @pytest.mark.parametrize("error", [RuntimeError("canary"), SystemExit("canary"), asyncio.CancelledError("canary")])
 async def test_an_agent_that_raises_fails_the_task_and_its_words_are_kept_nowhere(error: BaseException) -> None:
     attempt = Attempt()
@@ -422,8 +422,11 @@ async def test_an_agent_that_raises_fails_the_task_and_its_words_are_kept_nowher
         raise error
 
     ending = await attempt.run(body)
-    assert ending == Ending(EndKind.FAILED, "agent_failed")
-    assert "canary" not in repr(attempt.record)
+    assert (ending.kind, ending.reason) == (EndKind.FAILED, "agent_failed")
+    assert "canary" not in repr((attempt.record, ending))
+    if not isinstance(error, asyncio.CancelledError):
+        said = json.loads(ending.output or "")["agent"]
+        assert (said["error"], said["file"]) == (type(error).__name__, "test_goal_runner.py")
 
 
 @pytest.mark.contract("G-52")
@@ -431,7 +434,9 @@ async def test_an_agent_that_returns_no_json_has_failed() -> None:
     async def body(*_: object) -> object:
         return {1, 2}
 
-    assert await Attempt().run(body) == Ending(EndKind.FAILED, "agent_failed")
+    ending = await Attempt().run(body)
+    assert (ending.kind, ending.reason) == (EndKind.FAILED, "agent_failed")
+    assert json.loads(ending.output or "")["agent"]["error"] == "TypeError"
 
 
 @pytest.mark.contract("G-14", "G-52")

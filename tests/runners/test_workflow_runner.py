@@ -195,7 +195,8 @@ async def test_what_does_not_compile_here_is_a_failure_before_anything_happens()
 async def test_a_refused_effect_ends_the_task_and_nothing_after_it_runs() -> None:
     world, record = World(), MemoryRecord()
     policy = Policy.parse({"tools": {"tool:example.agent/*": "allow", JOIN.id: "ask"}})
-    assert await Attempt(world, record, policy=policy).run() == Ending(EndKind.FAILED, "dispatch_failed")
+    why = '{"not committed":{"join":{"cause":"needs_approval","output":null}}}'
+    assert await Attempt(world, record, policy=policy).run() == Ending(EndKind.FAILED, "dispatch_failed", why)
     assert (world.effects, record.journal) == ([], {})
 
 
@@ -437,7 +438,8 @@ async def test_an_effect_in_doubt_ends_the_task_and_no_later_attempt_calls_anyth
         raise ConnectionResetError
 
     world.script(JOIN, die)
-    assert await Attempt(world, record).run() == Ending(EndKind.FAILED, "review_required")
+    why = '{"not committed":{"join":{"cause":"uncertain","output":null}}}'
+    assert await Attempt(world, record).run() == Ending(EndKind.FAILED, "review_required", why)
     later = World()
     assert await Attempt(later, record).run() == Ending(EndKind.FAILED, "review_required")
     assert (later.calls_of(FETCH), later.effects) == (0, [])

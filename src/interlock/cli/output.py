@@ -25,6 +25,7 @@ from interlock.errors import (
     VaultLocked,
 )
 
+_ID_WIDTH = 37
 _PIPED_WIDTH = 200
 
 
@@ -116,7 +117,9 @@ def table(*columns: str) -> Table:
     """A plain table that stays readable in a pipe."""
     made = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
     for column in columns:
-        made.add_column(column, no_wrap=column not in {"WHY", "REASON", "TAGS", "OUTPUT"}, overflow="fold")
+        wraps = column in {"WHY", "REASON", "TAGS", "OUTPUT"}
+        # An id that is cut is of no use: the narrower columns give way.
+        made.add_column(column, no_wrap=not wraps, overflow="fold", min_width=_ID_WIDTH if column == "TASK" else None)
     return made
 
 

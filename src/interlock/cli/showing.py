@@ -39,7 +39,7 @@ def _print_head(console: Console, detail: TaskDetail) -> None:
     console.print("submitted ", at(task.submitted_at))
     if task.ended_at is not None:
         console.print("ended     ", f"{at(task.ended_at)}, after {lasted(task.submitted_at, task.ended_at)}")
-    spent = f"{task.attempts_used} of {task.max_attempts} retries spent"
+    spent = f"{task.attempts_used} of {task.max_attempts} attempts lost"
     console.print("attempts  ", f"{len(detail.attempts)}, {spent}")
 
 
@@ -104,7 +104,7 @@ def _print_doubt(console: Console, task: ScheduledTask) -> None:
     console.print(Text(f"in doubt: {', '.join(task.in_doubt)}", style="bold red"))
     console.print(
         "Each was handed over to its tool, and nothing on record says whether it took place. It is not repeated on a "
-        "guess: look at the device, then submit what is still to do."
+        f"guess: look at the device, then say what became of it with `interlock resolve {task.task_id}`."
     )
 
 

@@ -329,9 +329,20 @@ def _queued_summary(obstacles: Sequence[str | None]) -> str:
         return "a device could take it now: it is next in turn, or others are ahead of it"
     if any(reason in _PASSING for reason in obstacles):
         return "every device that satisfies it is taken"
+    if any(reason in _OUT_OF_SERVICE for reason in obstacles):
+        return "every device that satisfies it is out of service: `interlock return HOST/SERIAL` gives one back"
+    if any(reason == _ABSENT for reason in obstacles):
+        return "the host of every device that satisfies it is not heard of: start it"
     return "no device satisfies it: change its constraints, or add such a device"
 
 
+def _reason(*, service: Service = Service.IN_SERVICE, present: bool = True) -> str | None:
+    nobody = DeviceRef(HostId("h"), "s")
+    return unavailable(PooledDevice("", nobody, "", frozenset(), service=service, present=present))
+
+
+_ABSENT = _reason(present=False)
+_OUT_OF_SERVICE = frozenset({_reason(service=Service.DRAINING), _reason(service=Service.QUARANTINED)})
 _PASSING = frozenset(
     {
         unavailable(PooledDevice("", DeviceRef(HostId("h"), "s"), "", frozenset(), occupancy=occupancy))

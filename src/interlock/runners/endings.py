@@ -18,15 +18,18 @@ _RELEASE_REASONS = {StopReason.CANCELLED: "interrupted", StopReason.CHECKPOINT_F
 
 
 def ending_of(reason: StopReason, *, cancel_asked: bool, output: str | None = None) -> Ending:
-    """The ending for a stop reason. `cancelled` ends the task where a person asked for it, else it is given back."""
+    """The ending for a stop reason. `cancelled` ends the task where a person asked for it, else it is given back.
+
+    `output` is JSON, for the submitter alone: what a done task gives, or the cause of each step that failed.
+    """
     if reason is StopReason.CANCELLED and cancel_asked:
         return Ending(EndKind.CANCELLED, StopReason.CANCELLED.value)
     kind = _KINDS[reason]
     if kind is EndKind.RELEASED:
         return Ending(kind, _RELEASE_REASONS[reason])
-    return Ending(kind, reason.value, output if kind is EndKind.DONE else None)
+    return Ending(kind, reason.value, output)
 
 
-def failed(reason: str) -> Ending:
-    """The ending of a task that failed for a reason which no run has."""
-    return Ending(EndKind.FAILED, str(reason))
+def failed(reason: str, output: str | None = None) -> Ending:
+    """The ending of a task that failed for a reason which no run has; `output` says more, for its submitter alone."""
+    return Ending(EndKind.FAILED, str(reason), output)

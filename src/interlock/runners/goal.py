@@ -6,13 +6,15 @@ import asyncio
 import importlib
 import json
 import re
+import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from interlock.actions import CancellationSignal, SchedulerCheckpoint, StopReason
 from interlock.clock import Clock, SystemClock
-from interlock.errors import SchedulerError
+from interlock.errors import SchedulerError, ToolFailed
 from interlock.fleet.ledger import AttemptLedger
 from interlock.fleet.model import Assignment, DeviceRef, Ending, EndKind, EntryState, GoalWork, History, JournalEntry
 from interlock.guard.canonical import bounded
@@ -132,11 +134,20 @@ def _conclusion(task: asyncio.Task[Ending], calls: GoalCalls) -> Ending | StopRe
 
 
 async def _outcome(agent: Agent, goal: str, tools: GoalTools, context: GoalContext) -> Ending:
-    """Run the agent. Of an error nothing is kept but that there was one: its text may hold what is protected."""
+    """Run the agent. Of an error its kind and place are kept, and not its text, which may hold what is protected."""
     try:
         return Ending(EndKind.DONE, StopReason.COMPLETED.value, bounded(await agent(goal, tools, context)))
-    except (Exception, SystemExit):  # noqa: BLE001 - the agent is the user's own code
-        return failed(AGENT_FAILED)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the agent is the user's own code
+        return failed(AGENT_FAILED, bounded({"agent": _place(error)}))
+
+
+def _place(error: BaseException) -> dict[str, object]:
+    """What may be told of an error: its kind, where it was raised, and the guard's word on a call that failed."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    said: dict[str, object] = {"error": type(error).__name__, "file": Path(frame.filename).name, "line": frame.lineno}
+    if isinstance(error, ToolFailed):
+        said |= {"tool": error.tool_id, "cause": error.cause, "output": error.output}
+    return said
 
 
 def _load(name: str) -> Agent | None:

@@ -61,7 +61,7 @@ class WorkflowRunner:
             return failed(reason)
         stopped = StopReason(reason)
         asked = watch.cancel_requested or assignment.cancel_requested
-        output = await _result(compiled.results, dispatcher) if stopped is StopReason.COMPLETED else None
+        output = await _result(compiled.results, dispatcher) if stopped is StopReason.COMPLETED else _causes(dispatcher)
         return ending_of(stopped, cancel_asked=asked, output=output)
 
     async def _execute(
@@ -109,6 +109,16 @@ async def _result(steps: Sequence[str], dispatcher: ToolDispatcher) -> str:
         if room > 0:
             result[step] = json.loads(kept)
     return canonical(result)
+
+
+def _causes(dispatcher: ToolDispatcher) -> str | None:
+    """Why each step that did not commit did not: the guard's word, and what its tool left."""
+    causes = {
+        step: {"cause": closing.cause.value, "output": None if closing.output is None else json.loads(closing.output)}
+        for step, closing in sorted(dispatcher.closings.items())
+        if closing.cause is not None
+    }
+    return bounded({"not committed": causes}, OUTPUT_BYTES) if causes else None
 
 
 async def _output_text(step: str, dispatcher: ToolDispatcher) -> str:

@@ -247,7 +247,7 @@ class SqliteStore:
             migrate(connection)
             self._resume_clock(connection)
         except BaseException as error:  # noqa: BLE001 - it is handed to the one who opens
-            ready.set_exception(error)
+            ready.set_exception(_as_damaged(error, self._path))
             return
         ready.set_result(None)
         with contextlib.closing(connection):
@@ -321,6 +321,13 @@ class SqliteStore:
             look.read(self._transaction(connection))
         except BaseException as error:  # noqa: BLE001 - it is handed to the one who asked
             look.answer.set_exception(error)
+
+
+def _as_damaged(error: BaseException, path: Path | None) -> BaseException:
+    if isinstance(error, sqlite3.DatabaseError):
+        message = f"{path} is no database, or is damaged: move it away, or put back a copy of it"
+        return StoreHeld(message)
+    return error
 
 
 def _as_unavailable(error: BaseException) -> BaseException:

@@ -71,6 +71,15 @@ async def _watch(console: Console, fleet: FleetService, planned: Mapping[str, Pl
         asyncio.create_task(sabotage.kill_during_effect(fleet, roles["effect"], data)),
         asyncio.create_task(sabotage.cancel_running(fleet, roles["cancel"])),
     ]
+    try:
+        await _show(console, fleet, titles, ending)
+    finally:
+        for fault in faults:
+            fault.cancel()
+        await asyncio.gather(*faults, return_exceptions=True)
+
+
+async def _show(console: Console, fleet: FleetService, titles: Mapping[str, str], ending: Sequence[str]) -> None:
     changes = show.Changes(console, titles)
     with contextlib.suppress(TimeoutError), Live(console=console, auto_refresh=False, transient=True) as live:
         async with asyncio.timeout(LIMIT_SECONDS):
@@ -83,9 +92,6 @@ async def _watch(console: Console, fleet: FleetService, planned: Mapping[str, Pl
                 if all(task.ended_at is not None for task in tasks if task.task_id in ending):
                     break
                 await asyncio.sleep(REFRESH_SECONDS)
-    for fault in faults:
-        fault.cancel()
-    await asyncio.gather(*faults, return_exceptions=True)
 
 
 async def _row(
