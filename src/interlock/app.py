@@ -121,7 +121,9 @@ class Running:
     async def kill(self) -> None:
         """End every attempt at once: an effect in flight is in doubt."""
         self.agent.kill()
-        await asyncio.wait_for(self.stopped.wait(), KILL_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(KILL_SECONDS):
+                await self.stopped.wait()
 
 
 @contextlib.asynccontextmanager
@@ -248,8 +250,7 @@ async def _until_left(now: Running) -> AsyncIterator[list[asyncio.Task[None]]]:
     finally:
         if tasks:
             now.agent.hold()
-            agent = tasks[-1]
-            await asyncio.wait({agent})
+            await asyncio.wait({tasks[-1]}, timeout=now.agent.settings.drain_seconds + KILL_SECONDS)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

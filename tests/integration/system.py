@@ -32,13 +32,14 @@ class System:
     data: Path
     devices: Sequence[str] = ("d1:shell:linux",)
     prefix: Sequence[str] = ()
+    options: Sequence[str] = ()
     process: subprocess.Popen[str] | None = None
     greeting: dict[str, Any] = field(default_factory=dict)
 
     def up(self) -> dict[str, Any]:
         assert self.process is None
         options = [option for device in self.devices for option in ("--device", device)]
-        arguments = command("up", "--data", str(self.data), "--port", "0", "--json", *options)
+        arguments = command("up", "--data", str(self.data), "--port", "0", "--json", *self.options, *options)
         self.process = subprocess.Popen(
             [*self.prefix, *arguments],
             stdout=subprocess.PIPE,

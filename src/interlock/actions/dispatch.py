@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol
@@ -37,7 +38,9 @@ class CancellationSignal:
         """Ask for a stop. Call it on the event loop of the run."""
         self._cancelled = True
         for observer in tuple(self._observers):
-            observer()
+            # One that raises is not heard of, or those after it would not hear of the stop.
+            with contextlib.suppress(Exception):
+                observer()
 
     def observe(self, observer: Callable[[], None]) -> Callable[[], None]:
         """Have `observer` called at each `cancel`. Returns what ends that. Reading the signal needs none of it."""

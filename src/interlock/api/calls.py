@@ -191,9 +191,9 @@ def finish(lease_id: LeaseId, ending: Ending, *, stopped: bool, clean: bool) -> 
     return _host("finish", wire.FinishRequest(lease_id, ending, stopped, clean), _nothing)
 
 
-def confirm_stopped(serial: str, *, clean: bool) -> Call[None]:
+def confirm_stopped(serial: str, *, clean: bool, attempt_id: str | None) -> Call[None]:
     """See `HostService.confirm_stopped`."""
-    return _host("confirm-stopped", wire.ConfirmStoppedRequest(serial, clean), _nothing)
+    return _host("confirm-stopped", wire.ConfirmStoppedRequest(serial, clean, attempt_id), _nothing)
 
 
 def _host(verb: str, request: object, read: Callable[[bytes], Answer]) -> Call[Answer]:

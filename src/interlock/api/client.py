@@ -168,9 +168,9 @@ class RemoteHostSession:
         """See `HostService.finish`."""
         await self._send(calls.finish(lease_id, ending, stopped=stopped, clean=clean))
 
-    async def confirm_stopped(self, serial: str, *, clean: bool) -> None:
+    async def confirm_stopped(self, serial: str, *, clean: bool, attempt_id: str | None = None) -> None:
         """See `HostService.confirm_stopped`."""
-        await self._send(calls.confirm_stopped(serial, clean=clean))
+        await self._send(calls.confirm_stopped(serial, clean=clean, attempt_id=attempt_id))
 
     async def close(self) -> None:
         """Let go of the connections."""

@@ -115,7 +115,7 @@ async def confirm_stopped(
     host: Host, asked: Annotated[wire.ConfirmStoppedRequest, Depends(body_of(wire.ConfirmStoppedRequest))]
 ) -> Response:
     """Say that nothing of the ended attempt is left on a device."""
-    await host.confirm_stopped(asked.serial, clean=asked.clean)
+    await host.confirm_stopped(asked.serial, clean=asked.clean, attempt_id=asked.attempt_id)
     return done()
 
 

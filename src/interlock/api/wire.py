@@ -232,6 +232,7 @@ class ConfirmStoppedRequest:
 
     serial: str
     clean: bool
+    attempt_id: str | None = None
 
 
 def encoded(value: object) -> bytes:

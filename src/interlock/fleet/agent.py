@@ -145,7 +145,7 @@ class HostAgent:
                 continue
             gone = self.workers.stopped(device.serial) and self._cleared.get(device.serial, True)
             if device.state == "cleaning" or gone:
-                await self.session.confirm_stopped(device.serial, clean=True)
+                await self.session.confirm_stopped(device.serial, clean=True, attempt_id=device.attempt_id)
 
     async def _claim_until_held(self) -> None:
         claim_id = new_id("claim")
@@ -205,6 +205,8 @@ class HostAgent:
             if self._holding.is_set():
                 keeper.hold(0.0)
             await keeper.run()
+        except Exception as error:  # noqa: BLE001 - one attempt must not end the agent; its lease ends by itself
+            emit(Event.WORKER_ENDED, attempt=assignment.attempt_id, error=type(error).__name__)
         finally:
             if self._keepers.get(serial) is keeper:
                 del self._keepers[serial]

@@ -8,15 +8,17 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from interlock.clock import Clock, jitter
-from interlock.errors import InterlockError, LeaseSuperseded, ReportConflict
+from interlock.errors import InterlockError, LeaseSuperseded, ReportConflict, Unavailable
 from interlock.fleet.ledger import AttemptLedger
-from interlock.fleet.model import Assignment, Ending, EndKind, HandOver, LeaseId, RunSave, Settlement
+from interlock.fleet.model import Assignment, Ending, EndKind, GoalWork, HandOver, LeaseId, RunSave, Settlement
 from interlock.fleet.service import HostService
 from interlock.fleet.transitions import AttemptEnd
 from interlock.telemetry import Event, emit
 
 RETRY_SECONDS = 0.25
 MARGIN_SHARE = 0.15
+GRACE_SECONDS = 60.0
+YEAR_SECONDS = 365 * 86_400.0
 
 
 class Worker(Protocol):
@@ -89,6 +91,9 @@ class _Ledger:
         """Nothing: the keeper reports, once it knows what became of the processes."""
 
 
+_LOST = Ending(EndKind.RELEASED, AttemptEnd.WORKER_LOST.value)
+
+
 class AttemptKeeper:
     """Keeps one claimed attempt to its end. `over` is set when nothing of it runs any more, or nobody can tell."""
 
@@ -143,12 +148,22 @@ class AttemptKeeper:
     async def run(self) -> None:
         """Run the attempt and report its end."""
         renewing = asyncio.create_task(self._renew_until_lost())
+        limit = asyncio.get_running_loop().call_later(self._longest(), self._end_within, self._stop_seconds)
         try:
             ending, stopped = await self._work()
             await self._report(ending, stopped=stopped)
         finally:
             renewing.cancel()
+            limit.cancel()
             self.over.set()
+
+    def _longest(self) -> float:
+        """How long the worker may take by the task's own word, and a little more, as it stops in time by itself.
+
+        The limits of a workflow are in its definition, which only its runner reads: that bounds it, and the lease.
+        """
+        work = self.assignment.work
+        return work.max_elapsed_seconds + GRACE_SECONDS if isinstance(work, GoalWork) else YEAR_SECONDS
 
     async def _work(self) -> tuple[Ending, bool]:
         """The worker's report, or what its silence means, and whether all of its processes are certainly gone."""
@@ -218,12 +233,18 @@ class AttemptKeeper:
                 await self._session.finish(self.assignment.lease_id, ending, stopped=stopped, clean=stopped)
             except (LeaseSuperseded, ReportConflict):
                 break
-            except InterlockError:
+            except Unavailable:
                 if self._clock.elapsed() >= self._deadline:
                     break
                 await self._clock.sleep(jitter(RETRY_SECONDS))
+            except InterlockError:
+                if ending == _LOST:
+                    break
+                # What the worker reported cannot be taken: then nothing is known of it but that it is gone.
+                ending = _LOST
             else:
                 return
         if stopped:
             with contextlib.suppress(InterlockError):
-                await self._session.confirm_stopped(self.assignment.device.serial, clean=True)
+                confirmed = self.assignment
+            await self._session.confirm_stopped(confirmed.device.serial, clean=True, attempt_id=confirmed.attempt_id)

@@ -16,6 +16,7 @@ LeaseId = NewType("LeaseId", str)
 HostId = NewType("HostId", str)
 DeviceId = NewType("DeviceId", str)
 
+MAX_TAGS = 64
 _NAME = re.compile(r"[a-z0-9_.:=-]{1,64}")
 _SERIAL = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
@@ -58,6 +59,9 @@ def checked_tags(tags: object) -> frozenset[str]:
     """The tags as a set, or `InvalidInput` that names the first one that cannot be taken."""
     if not isinstance(tags, (list, tuple, set, frozenset)):
         message = "tags are a list of strings"
+        raise InvalidInput(message)
+    if len(tags) > MAX_TAGS:
+        message = f"there are {len(tags)} tags: give at most {MAX_TAGS}"
         raise InvalidInput(message)
     for tag in tags:
         if not isinstance(tag, str) or not _NAME.fullmatch(tag):

@@ -146,9 +146,8 @@ class Fleet:
             InvalidInput, InvalidWorkflow, NotFound: the work cannot be taken, and why.
             Conflict: the idempotency key came with another body before.
         """
-        operation, definition = await self._submission(request)
-        operations: list[Operation] = [operation] if definition is None else [definition, operation]
-        outcome = (await self.store.commit(operations))[-1]
+        operation = await self._submission(request)
+        (outcome,) = await self.store.commit([operation])
         if isinstance(outcome, Refused):
             raise self._refused_submission(outcome)
         emit(Event.TASK_SUBMITTED, task=str(outcome.value))
@@ -165,7 +164,7 @@ class Fleet:
             return NotFound(outcome.detail)
         return InvalidInput(outcome.detail or outcome.code)
 
-    async def _submission(self, request: SubmitRequest) -> tuple[Submit, Define | None]:
+    async def _submission(self, request: SubmitRequest) -> Submit:
         work = request.work
         if isinstance(work, GoalRequest):
             body, label, definition = _goal_body(work), "goal", None
@@ -179,7 +178,7 @@ class Fleet:
             message = "max_attempts is a whole number from 1 to 100"
             raise InvalidInput(message)
         _check_rank_and_key(request)
-        operation = Submit(
+        return Submit(
             task_id=TaskId(new_id("task")),
             kind="goal" if digest is None else "workflow",
             label=label,
@@ -193,8 +192,8 @@ class Fleet:
             idempotency_key=request.idempotency_key,
             max_attempts=attempts,
             max_queue_depth=self.settings.max_queue_depth,
+            definition=definition,
         )
-        return operation, definition
 
     async def _definition(self, work: WorkflowRequest) -> tuple[CheckedDefinition, Define | None]:
         if work.text is not None:

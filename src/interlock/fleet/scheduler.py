@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from interlock.clock import MICROSECONDS, Clock, SystemClock, jitter, new_id
-from interlock.errors import InterlockError
 from interlock.fleet.matching import PooledDevice
 from interlock.fleet.model import AttemptId, DeviceId, LeaseId, TaskId
 from interlock.fleet.operations import Fleet
@@ -85,16 +84,16 @@ class TaskScheduler:
     async def _try_to_sweep(self) -> None:
         try:
             await self.expire()
-        except InterlockError as error:
-            emit(Event.SWEEP_FAILED, code=error.code)
+        except Exception as error:  # noqa: BLE001 - a fault of the store ends a sweep and never the sweeping
+            emit(Event.SWEEP_FAILED, code=type(error).__name__)
 
     async def _try_to_assign(self) -> bool:
         """Assign, and say whether another pass is worth while at once: a pair was refused because something moved."""
         try:
             report = await self.assign()
-        except InterlockError as error:
-            emit(Event.ASSIGN_FAILED, code=error.code)
-            await asyncio.sleep(0)
+        except Exception as error:  # noqa: BLE001 - a fault of the store or the strategy ends a pass, never the loop
+            emit(Event.ASSIGN_FAILED, code=type(error).__name__)
+            self._revisit_seconds = self._settings.sweep_every_seconds
             return False
         return bool(report.granted and report.refused)
 
@@ -118,7 +117,12 @@ def _distinct(pairs: object) -> list[tuple[QueuedTask, PooledDevice]]:
     tasks: set[str] = set()
     devices: set[str] = set()
     kept = []
-    for task, device in pairs if isinstance(pairs, (list, tuple)) else ():
+    for pair in pairs if isinstance(pairs, Iterable) else ():
+        if not isinstance(pair, tuple) or len(pair) != len(("task", "device")):
+            continue
+        task, device = pair
+        if not isinstance(task, QueuedTask) or not isinstance(device, PooledDevice):
+            continue
         if task.task_id not in tasks and device.device_id not in devices:
             kept.append((task, device))
             tasks.add(task.task_id)

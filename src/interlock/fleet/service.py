@@ -149,6 +149,6 @@ class HostService(Protocol):
         """Report how the attempt ended, and what is known of its processes and its device."""
         ...
 
-    async def confirm_stopped(self, serial: str, *, clean: bool) -> None:
-        """Say that nothing of the ended attempt is left on a device."""
+    async def confirm_stopped(self, serial: str, *, clean: bool, attempt_id: str | None = None) -> None:
+        """Say that nothing of an ended attempt is left on a device: of the last one, where none is named."""
         ...

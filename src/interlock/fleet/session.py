@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from interlock.clock import MICROSECONDS, Clock
-from interlock.errors import Conflict, InvalidInput, LeaseSuperseded, NotFound, ReportConflict
+from interlock.errors import Conflict, InterlockError, InvalidInput, LeaseSuperseded, NotFound, ReportConflict
 from interlock.fleet import reading
 from interlock.fleet.model import (
     Assignment,
@@ -101,11 +101,21 @@ class HostSession:
                 waited = self._clock.elapsed() - began
                 taken = await self._take(claim_id, limit)
                 if taken:
-                    return [await self._assignment(lease, left / MICROSECONDS + waited) for lease, left in taken]
+                    found = [await self._readable(lease, left / MICROSECONDS + waited) for lease, left in taken]
+                    return [assignment for assignment in found if assignment is not None]
                 left = deadline - self._clock.elapsed()
                 if left <= 0:
                     return []
                 await wait_at_most(changed, min(left, BACKSTOP_SECONDS))
+
+    async def _readable(self, lease_id: str, lease_seconds: float) -> Assignment | None:
+        """The assignment under a lease, or None where its task cannot be read: it fails alone, not with its peers."""
+        try:
+            return await self._assignment(lease_id, lease_seconds)
+        except (InterlockError, ValueError, TypeError):
+            unreadable = Ending(EndKind.FAILED, "task_unreadable")
+            await self.finish(LeaseId(lease_id), unreadable, stopped=True, clean=True)
+            return None
 
     async def _take(self, claim_id: str, limit: int) -> Sequence[tuple[str, int]]:
         """What a claim takes or took before; it writes nothing where there is neither."""
@@ -175,7 +185,7 @@ class HostSession:
     async def finish(self, lease_id: LeaseId, ending: Ending, *, stopped: bool, clean: bool) -> None:
         """See `HostService.finish`. Raises `ReportConflict`, `LeaseSuperseded`."""
         end = _attempt_end(ending)
-        said = hashlib.sha256((ending.output or "").encode()).hexdigest()[:16]
+        said = hashlib.sha256((ending.output or "").encode("utf-8", "replace")).hexdigest()[:16]
         outcome = await self._commit(
             EndAttempt(
                 host=self.host,
@@ -201,9 +211,10 @@ class HostSession:
         emit(event, task=task, attempt=str(attempt["id"]), reason=ending.reason)
         self._wakeups.notify(ASSIGNABLE, task_topic(task))
 
-    async def confirm_stopped(self, serial: str, *, clean: bool) -> None:
+    async def confirm_stopped(self, serial: str, *, clean: bool, attempt_id: str | None = None) -> None:
         """See `HostService.confirm_stopped`. Raises `NotFound`."""
-        await self._commit(ConfirmStopped(self.host, serial, clean))
+        named = None if attempt_id is None else AttemptId(attempt_id)
+        await self._commit(ConfirmStopped(self.host, serial, clean, named))
         emit(Event.DEVICE_CHANGED, host=self.host, serial=serial)
         self._wakeups.notify(ASSIGNABLE)
 
@@ -218,7 +229,7 @@ class HostSession:
         return outcome
 
     def _seal(self, text: str) -> str:
-        return self._sealer.seal(text.encode()).decode("ascii")
+        return self._sealer.seal(text.encode("utf-8", "replace")).decode("ascii")
 
     def _open_text(self, sealed: str) -> str:
         return self._sealer.open(sealed.encode("ascii")).decode()

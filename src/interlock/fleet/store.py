@@ -72,7 +72,10 @@ class Define:
 
 @dataclass(frozen=True)
 class Submit:
-    """Queue a task. Refused: `queue_full`, `idempotency_conflict`, `too_many_shapes`, `not_found` (workflow)."""
+    """Queue a task, and keep its definition first where it brings one.
+
+    Refused: `queue_full`, `idempotency_conflict`, `too_many_shapes`, `invalid_rank`, `not_found` (workflow).
+    """
 
     task_id: TaskId
     kind: str
@@ -87,6 +90,7 @@ class Submit:
     idempotency_key: str | None = None
     max_attempts: int = 3
     max_queue_depth: int = 10_000
+    definition: Define | None = None
 
 
 @dataclass(frozen=True)
@@ -235,11 +239,15 @@ class Goodbye:
 
 @dataclass(frozen=True)
 class ConfirmStopped:
-    """A host says that nothing of an ended attempt is left on its device, and perhaps that it is clean."""
+    """A host says that nothing of an ended attempt is left on its device, and perhaps that it is clean.
+
+    With an `attempt_id`, it is of that attempt alone: said late, it frees nothing that another one has held since.
+    """
 
     host: HostId
     serial: str
     clean: bool
+    attempt_id: AttemptId | None = None
 
 
 @dataclass(frozen=True)

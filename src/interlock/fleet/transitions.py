@@ -129,7 +129,7 @@ def close_attempt(
 
 
 def _device_event(end: AttemptEnd, *, claimed: bool, stopped: bool, clean: bool) -> DeviceEvent:
-    if not claimed or end is AttemptEnd.NOT_STARTED:
+    if not claimed or (end is AttemptEnd.NOT_STARTED and stopped):
         return DeviceEvent.LET_GO
     if not stopped:
         return DeviceEvent.LOST

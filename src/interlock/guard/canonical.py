@@ -19,9 +19,10 @@ def digest(text: str) -> str:
 
 
 def bounded(value: object, limit: int = OUTPUT_BYTES) -> str:
-    """The value as JSON, or where it is over `limit` bytes, a mark in its place that says how many it had."""
-    text = canonical(value)
-    size = len(text.encode("utf-8", "surrogatepass"))
+    """The value as JSON in UTF-8, or where it is over `limit` bytes, a mark in its place that says how many it had."""
+    # Half a surrogate pair, as in a file name that is not UTF-8, cannot be stored: it is shown as what it is not.
+    text = canonical(value).encode("utf-8", "replace").decode()
+    size = len(text.encode())
     return text if size <= limit else canonical({"truncated": True, "bytes": size})
 
 

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from interlock import errors
 from interlock.errors import InterlockError, Unavailable
 
+MAX_CALLS = 64
 MAX_LINE_BYTES = 64 * 1024 * 1024
 Arguments = Mapping[str, object]
 Answerer = Callable[[str, Arguments], Awaitable[object]]
@@ -37,6 +38,7 @@ class Channel:
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[object]] = {}
         self._closed = False
+        self._room = asyncio.Semaphore(MAX_CALLS)
 
     @classmethod
     async def over(cls, end: socket.socket) -> Channel:
@@ -70,7 +72,10 @@ class Channel:
         try:
             async with asyncio.TaskGroup() as group:
                 while message := await self._next():
+                    # A worker that floods its socket gets its turn among the others, and a bounded room.
+                    await asyncio.sleep(0)
                     if "call" in message:
+                        await self._room.acquire()
                         group.create_task(self._answer(message, answer))
                     elif "note" in message:
                         hear(str(message["note"]), _arguments(message))
@@ -91,7 +96,7 @@ class Channel:
         try:
             line = await self._reader.readline()
             message = json.loads(line) if line else None
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
         return message if isinstance(message, dict) else None
 
@@ -101,8 +106,13 @@ class Channel:
             value = await answer(str(message["call"]), _arguments(message))
         except InterlockError as error:
             await self._try_to_send({"id": number, "error": error.code, "message": str(error)})
+        except Exception as error:  # noqa: BLE001 - whatever the other end sends must not end this one; no text is kept
+            said = f"the call could not be answered: {type(error).__name__}"
+            await self._try_to_send({"id": number, "error": InterlockError.code, "message": said})
         else:
             await self._try_to_send({"id": number, "value": value})
+        finally:
+            self._room.release()
 
     def _settle(self, message: Mapping[str, object]) -> None:
         number = message.get("id")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -26,6 +27,10 @@ from interlock.fleet.model import (
     Work,
     WorkflowWork,
 )
+
+# That nothing was started is the agent's to say, who started it.
+_RELEASED = frozenset({"interrupted", "worker_lost"})
+_REASON_CHARACTERS = 64
 
 
 @dataclass(frozen=True)
@@ -98,13 +103,13 @@ def settlement_from_json(said: Mapping[str, object]) -> Settlement:
     if outcome not in {"committed", "failed", "review_required"} or not isinstance(said.get("effect"), bool):
         message = "a settlement has an outcome and says whether it was an effect"
         raise InvalidInput(message)
-    output, evidence = said.get("output"), said.get("evidence")
+    evidence = said.get("evidence")
     return Settlement(
         _text(said, "run_id"),
         _text(said, "action_id"),
         outcome,
         effect=said["effect"] is True,
-        output=output if isinstance(output, str) else None,
+        output=_json(said),
         evidence=evidence if isinstance(evidence, str) else None,
     )
 
@@ -116,8 +121,25 @@ def ending_from_json(said: Mapping[str, object]) -> Ending:
     except ValueError:
         message = "an ending is done, failed, cancelled or released"
         raise InvalidInput(message) from None
+    reason = _text(said, "reason")
+    if (kind is EndKind.RELEASED and reason not in _RELEASED) or len(reason) > _REASON_CHARACTERS:
+        message = "a worker gives its task back as interrupted or worker_lost, and a reason is a word"
+        raise InvalidInput(message)
+    return Ending(kind, reason, _json(said))
+
+
+def _json(said: Mapping[str, object]) -> str | None:
+    """An output, which is JSON text or nothing."""
     output = said.get("output")
-    return Ending(kind, _text(said, "reason"), output if isinstance(output, str) else None)
+    if not isinstance(output, str):
+        return None
+    try:
+        json.loads(output)
+        output.encode()
+    except (ValueError, RecursionError):
+        message = "an output is JSON text"
+        raise InvalidInput(message) from None
+    return output
 
 
 def _text(said: Mapping[str, object], name: str) -> str:

@@ -144,11 +144,11 @@ class WorkerProcess:
                 await self._exited()
         except TimeoutError:
             return False
-        self._gone.set()
-        await self._channel.close()
-        await self._serving
         # Apart, the kernel has ended whatever was left. Otherwise only the worker's own orderly end says so.
         self._over = self.certain or clean
+        self._gone.set()
+        await self._channel.close()
+        await asyncio.wait({self._serving})
         return self._over
 
     def _signal(self, number: signal.Signals) -> None:
@@ -190,6 +190,9 @@ class WorkerProcess:
             self.hello.set_result(None)
 
     async def _answer(self, call: str, arguments: Arguments) -> object:
+        if self._report.done() and self._report.result() is not None and call != "finish":
+            message = "the attempt has reported its end"
+            raise LeaseSuperseded(message)
         if call == "save":
             await self._save(save_from_json(arguments))
         elif call == "hand_over":

@@ -90,7 +90,10 @@ def confirm_stopped(tx: Transaction, operation: ConfirmStopped) -> Outcome:
     """Take a host's word that an ended attempt has left its device; a device that is free already stays so."""
     device = _device(tx, operation.host, operation.serial)
     vacating = tx.row("vacating", device=device["id"])
-    if vacating is None:
+    named = operation.attempt_id
+    if named is not None:
+        _note_named(tx, operation, named)
+    if vacating is None or (named is not None and vacating["attempt"] != named):
         return Replayed()
     occupancy = Occupancy(text(vacating, "state"))
     if occupancy is Occupancy.STOP_UNCONFIRMED:
@@ -106,6 +109,15 @@ def confirm_stopped(tx: Transaction, operation: ConfirmStopped) -> Outcome:
     else:
         tx.write("start_cleaning", device=device["id"])
     return Applied()
+
+
+def _note_named(tx: Transaction, operation: ConfirmStopped, attempt_id: str) -> None:
+    """Note the stop of an ended attempt of this host and device, also where an operator freed the device before."""
+    attempt = tx.row("attempt", attempt=attempt_id)
+    if attempt is None or attempt["host"] != operation.host or attempt["serial"] != operation.serial:
+        raise Refusal("not_found", f"{attempt_id} was no attempt on {operation.serial}")
+    if attempt["ended_at"] is not None:
+        tx.write("note_stop", attempt=attempt_id)
 
 
 def set_service(tx: Transaction, operation: SetService) -> Outcome:

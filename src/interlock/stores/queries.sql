@@ -17,8 +17,9 @@ UPDATE upkeep SET clock_at = interlock_now() WHERE id = 1;
 -- upkeep_swept: Remember the time of a sweep.
 UPDATE upkeep SET swept_at = interlock_now() WHERE id = 1;
 
--- outage_grace: Move every deadline that an outage may have eaten to at least one grace period from now.
-UPDATE lease SET expires_at = interlock_now() + :grace WHERE expires_at < interlock_now() + :grace;
+-- outage_grace: Move each deadline that an outage may have eaten to one grace period from now, once until it is renewed.
+UPDATE lease SET expires_at = interlock_now() + :grace, graced = 1
+WHERE graced = 0 AND expires_at < interlock_now() + :grace;
 
 -- define_workflow: Keep a definition under its digest.
 INSERT INTO workflow (digest, name, sealed, created_at) VALUES (:digest, :name, :sealed, interlock_now())
@@ -239,11 +240,11 @@ WHERE lease.host = :host AND lease.state = 'assigned' AND lease.expires_at > int
 ORDER BY attempt.assigned_at, lease.id LIMIT :most;
 
 -- claim_lease: Turn an assigned lease into a claimed one.
-UPDATE lease SET state = 'claimed', expires_at = interlock_now() + :ttl
+UPDATE lease SET state = 'claimed', expires_at = interlock_now() + :ttl, graced = 0
 WHERE id = :lease AND state = 'assigned' AND expires_at > interlock_now();
 
 -- renew_lease: Extend a lease that is still good.
-UPDATE lease SET expires_at = interlock_now() + :ttl
+UPDATE lease SET expires_at = interlock_now() + :ttl, graced = 0
 WHERE id = :lease AND state = 'claimed' AND expires_at > interlock_now();
 
 -- delete_lease: Unbind a task and a device.

@@ -17,6 +17,7 @@ from interlock.stores.transaction import (
 )
 
 MAX_LIVE_SHAPES = 1_000
+_RANK_BOUND = 2**63
 
 
 def define(tx: Transaction, operation: Define) -> Outcome:
@@ -30,6 +31,8 @@ def submit(tx: Transaction, operation: Submit) -> Outcome:
     replayed = _submitted_before(tx, operation)
     if replayed is not None:
         return replayed
+    if operation.definition is not None:
+        define(tx, operation.definition)
     if operation.workflow is not None and tx.row("workflow", digest=operation.workflow) is None:
         raise Refusal("not_found", "there is no workflow definition of that digest: store it first")
     if not tx.write("depth_enter", most=operation.max_queue_depth):
@@ -54,6 +57,8 @@ def _insert(tx: Transaction, operation: Submit) -> None:
     now = tx.now()
     constraints = operation.constraints
     rank = operation.ranker.rank(Submission(operation.submitter, operation.priority, now))
+    if isinstance(rank, bool) or not isinstance(rank, int) or abs(rank) >= _RANK_BOUND:
+        raise Refusal("invalid_rank", "the strategy gave a rank that is no whole number of 64 bits: mend the strategy")
     tx.row(
         "insert_task",
         task=operation.task_id,

@@ -52,8 +52,8 @@ def _check_settled(tx: Transaction, operation: Resolve, doubt: Row) -> None:
 
 
 def _continue(tx: Transaction, operation: Resolve, task: Row) -> str | None:
-    """Queue the successor at the end of its rank, past the depth limit; a cancelled task has none."""
-    if task["end_status"] == TaskStatus.CANCELLED.value:
+    """Queue the successor at the end of its rank, past the depth limit. Only a failed task has one."""
+    if task["end_status"] != TaskStatus.FAILED.value:
         return None
     tx.row("insert_successor", successor=operation.successor_id, task=operation.task_id)
     tx.write("inherit_outputs", successor=operation.successor_id, task=operation.task_id)

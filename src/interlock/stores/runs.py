@@ -143,6 +143,7 @@ def withdraw(tx: Transaction, operation: WithdrawEffect) -> Outcome:
     """Write that a handed-over effect was not begun after all."""
     lease = live_lease(tx, operation.host, operation.lease_id)
     key = {"run_id": operation.run_id, "action_id": operation.action_id}
+    _check_word(tx, lease, key)
     if tx.write("withdraw_entry", task=lease["task"], **key):
         return Applied()
     entry = tx.row("entry", **key)
@@ -170,10 +171,25 @@ def settle(tx: Transaction, operation: SettleCall) -> Outcome:
     return Applied()
 
 
+def _check_word(tx: Transaction, lease: Row, key: dict[str, str]) -> None:
+    """Of an earlier attempt's effect a later one may speak only from its device, once its stop was confirmed."""
+    entry = tx.row("entry", **key)
+    if entry is None or entry["attempt"] == lease["attempt"]:
+        return
+    earlier, own = tx.row("attempt", attempt=entry["attempt"]), tx.row("attempt", attempt=lease["attempt"])
+    if earlier is None or own is None or earlier["stopped_at"] is None or earlier["device"] != own["device"]:
+        raise Refusal(
+            "not_to_be_told", "the effect of an earlier attempt is probed on its device, once that has stopped"
+        )
+
+
 def _settle_entry(tx: Transaction, operation: SettleCall, lease: Row) -> Outcome | None:
     settlement = operation.settlement
     key = {"run_id": settlement.run_id, "action_id": settlement.action_id}
     said = {"outcome": settlement.outcome, "evidence": settlement.evidence}
+    if settlement.outcome == "committed" and not settlement.evidence:
+        raise Refusal("no_evidence", "a return value is not evidence: an effect is committed by what its tool names")
+    _check_word(tx, lease, key)
     if tx.write("settle_entry", task=lease["task"], **key, **said):
         return None
     entry = tx.row("entry", **key)

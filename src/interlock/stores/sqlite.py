@@ -44,11 +44,15 @@ class StoreTimes:
 
 
 class _Timekeeper:
-    """The store's clock: the machine's, but never earlier than the last time that was read or stored."""
+    """The store's clock: the machine's, but never earlier than the last time that was read or stored.
+
+    Where the machine's clock was put back, time goes on at the pace of a clock that never steps: it does not stand.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._latest = 0
+        self._elapsed = clock.elapsed()
         self._turn = threading.Lock()
 
     def now(self) -> int:
@@ -56,7 +60,10 @@ class _Timekeeper:
 
     def not_before(self, time: int) -> int:
         with self._turn:
-            self._latest = max(self._latest, time)
+            elapsed = self._clock.elapsed()
+            passed = int(max(0.0, elapsed - self._elapsed) * MICROSECONDS)
+            self._latest = max(self._latest + passed if self._latest else 0, time)
+            self._elapsed = elapsed
             return self._latest
 
 
@@ -208,7 +215,7 @@ class SqliteStore:
         if self._path is None:
             answer: Future[Answer] = Future()
             self._post(_Look(lambda tx: answer.set_result(read(tx)), answer))
-            return await asyncio.wrap_future(answer)
+            return await asyncio.shield(asyncio.wrap_future(answer))
         if os.getpid() != self._owner or self._closed:
             message = "the store is closed here: open it in the process that uses it"
             raise Unavailable(message)
