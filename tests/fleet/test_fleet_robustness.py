@@ -159,9 +159,11 @@ async def test_a_later_attempt_on_another_device_has_no_word_on_an_earlier_effec
     second = await pool.running(session, "claim-2")
     assert second.device.serial == "d2"
     settled = Settlement(RUN, "a", "committed", effect=True, evidence="e")
-    for act in (session.withdraw(second.lease_id, RUN, "a"), session.settle(second.lease_id, settled)):
-        with pytest.raises(Conflict, match="not_to_be_told"):
-            await act
+    for _ in ("before the stop is confirmed", "after"):
+        for act in (session.withdraw(second.lease_id, RUN, "a"), session.settle(second.lease_id, settled)):
+            with pytest.raises(Conflict, match="not_to_be_told"):
+                await act
+        await session.confirm_stopped("d1", clean=True, attempt_id=first.attempt_id)
 
 
 @pytest.mark.contract("F-72")
