@@ -13,7 +13,7 @@ import pytest
 
 from interlock.app import BOOT_ID, InstalledDefinitions, LocalIdentity
 from interlock.errors import Unavailable
-from interlock.fleet import Fleet, FleetSettings, SubmitRequest, TaskScheduler, WorkflowRequest
+from interlock.fleet import Fleet, FleetSettings, GoalRequest, SubmitRequest, TaskScheduler, WorkflowRequest
 from interlock.fleet.agent import AgentSettings, HostAgent
 from interlock.fleet.store import DeviceReport
 from interlock.guard.policy import Policy
@@ -99,7 +99,7 @@ async def host(tmp_path: Path) -> AsyncIterator[Host]:
         agent_path=tmp_path,
         isolation=find_isolation(),
         boot_id=boot,
-        policy=Policy.allowing(["interlock.shell"]).to_dict(),
+        policy=Policy.allowing(["interlock.shell"], ["stuck:*"]).to_dict(),
         options={"d1": {"directory": str(directory)}},
     )
     line = Line(await fleet.host("the credential of local"))
@@ -221,3 +221,15 @@ async def test_r42_a_worker_that_will_not_stop_is_ended(host: Host) -> None:
     while (await host.fleet.devices())[0].occupancy != "idle":
         await host.fleet.wait(task, 0.05)
         await asyncio.sleep(0)
+
+
+@pytest.mark.contract("G-50")
+async def test_r42_an_agent_that_blocks_its_worker_is_ended_at_its_time_limit(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlock.fleet.attempt.GRACE_SECONDS", 0.0)
+    stuck = "import threading\nasync def block(goal, tools, context):\n    threading.Event().wait()\n"
+    (tmp_path / "stuck.py").write_text(stuck, "utf-8")
+    request = SubmitRequest(GoalRequest("wait", "stuck:block", max_elapsed_seconds=0.5), max_attempts=1)
+    ended = await host.fleet.wait(await host.fleet.submit(request), 40)
+    assert (ended.status, ended.reason) == ("failed", "worker_lost")
