@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from interlock.actions.checkpoint import ActionState, SchedulerCheckpoint, StopReason
@@ -58,9 +58,13 @@ class Run:
         self._caller = caller
         self._signal = RunSignal(caller)
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._uninvoked: set[int] = set()
+        self._uninvoked: dict[asyncio.Task[None], int] = {}
         self._finished: deque[tuple[int, ActionState]] = deque()
+        self._admitted: int | None = None
         self._saves = True
+        self._saving: asyncio.Future[object] | None = None
+        self._at_rest = False
+        self._context = contextvars.copy_context()
         self._loop = asyncio.get_running_loop()
         owner = asyncio.current_task()
         self._cancelling: Callable[[], int] = int if owner is None else owner.cancelling
@@ -97,38 +101,49 @@ class Run:
         return result
 
     async def _advance(self) -> None:
-        """Collect before admitting, admit before waiting, until something stops the run."""
+        """Proceed whenever something has happened, until something stops the run."""
+        self._proceed()
         while self.stop is None:
-            if self._finished:
-                await self._collect()
-            elif (rank := self.plan.admit()) is not None:
-                await self._begin(rank)
-            elif self._tasks:
+            self._at_rest = self._saving is None
+            if self._at_rest:
                 self._arm()
-                await self._sleep()
+            await self._sleep()
+            self._at_rest = False
+            if self._saving is None:
                 self._look()
+            self._proceed()
+
+    def _proceed(self) -> None:
+        """Collect before admitting, admit before waiting, until there is something to wait for, or a stop.
+
+        Peers that finished while an admission was saved come before its dispatch: the verdict of one may stop the run.
+        """
+        while self._is_saved() and self.stop is None:
+            if self._finished:
+                self._collect()
+            elif self._admitted is not None:
+                self._begin(self._admitted)
+            elif (rank := self.plan.admit()) is not None:
+                self._admitted = rank
+                self._save(self.plan.snapshot(self._stopwatch.elapsed_ns))
+            elif self._tasks:
+                return
             else:
                 self._halt(self.plan.conclusion)
 
-    async def _begin(self, rank: int) -> None:
-        """Save an admission ahead of its dispatch, and start it unless something has stopped the run meanwhile."""
-        if (save := self._save(self.plan.snapshot(self._stopwatch.elapsed_ns))) is not None:
-            await self._see_saved(save)
-        self._look()
-        # Peers that finished during the save come first: the verdict of one may stop the run.
-        while self._finished and self.stop is None:
-            await self._collect()
-        if self.stop is not None:
-            self._finished.append((rank, ActionState.REVIEW_REQUIRED))
-            return
-        self._uninvoked.add(rank)
+    def _begin(self, rank: int) -> None:
+        """Start the dispatch of an admission that is saved."""
+        self._admitted = None
         task = self._loop.create_task(self._invoke(rank))
         self._tasks[rank] = task
-        task.add_done_callback(partial(self._end_uninvoked, rank))
+        self._uninvoked[task] = rank
+        task.add_done_callback(self._end_uninvoked)
 
     async def _invoke(self, rank: int) -> None:
         """Call the dispatcher, unless the run was stopped between the admission and this first step."""
-        self._uninvoked.discard(rank)
+        task = self._tasks[rank]
+        del self._uninvoked[task]
+        task.remove_done_callback(self._end_uninvoked)
         outcome: object = None
         try:
             if not self._is_stopping():
@@ -140,11 +155,9 @@ class Run:
         finally:
             self._report(rank, outcome)
 
-    def _end_uninvoked(self, rank: int, _: asyncio.Task[None]) -> None:
+    def _end_uninvoked(self, task: asyncio.Task[None]) -> None:
         """Report for a task that was cancelled before its first step: such a one runs none of its code."""
-        if rank in self._uninvoked:
-            self._uninvoked.discard(rank)
-            self._report(rank, None)
+        self._report(self._uninvoked.pop(task), None)
 
     def _report(self, rank: int, outcome: object) -> None:
         """Take a result in the instant that it is there; a bad one stops peers that were not invoked yet."""
@@ -154,19 +167,33 @@ class Run:
         self._finished.append((rank, state))
         if reason is not None:
             self._halt(StopReason.CANCELLED if self._is_stopping() else reason)
-        self._wake()
+        # With a peer in flight the run waits for its turn on the loop: the peer may finish in this one.
+        if self._at_rest and len(self._tasks) == 1:
+            self._context.run(self._proceed_at_once)
+        else:
+            self._wake()
 
-    async def _collect(self) -> None:
+    def _proceed_at_once(self) -> None:
+        """Proceed from where the only dispatch in flight has ended, which spares the loop a turn."""
+        self._at_rest = False
+        self._look()
+        self._proceed()
+        self._at_rest = self.stop is None and self._saving is None
+        if not self._at_rest:
+            self._wake()
+
+    def _collect(self) -> None:
         """Settle one finished action and save that, before anything that follows from it."""
         rank, state = self._finished.popleft()
         self._tasks.pop(rank, None)
         self.plan.settle(rank, state)
-        if (save := self._save(self.plan.snapshot(self._stopwatch.elapsed_ns))) is not None:
-            await self._see_saved(save)
-        self._look()
+        self._save(self.plan.snapshot(self._stopwatch.elapsed_ns))
 
     async def _drain(self) -> None:
         """Wait for what runs to end, having asked it to, and no longer than the caller allows."""
+        await self._until_saved()
+        if self._admitted is not None:
+            self._finished.append((self._admitted, ActionState.REVIEW_REQUIRED))
         self._disarm()
         if self._tasks:
             self._request_stop()
@@ -174,7 +201,8 @@ class Run:
                 self._timer = self._loop.call_later(self._host.drain_timeout_ns / NANOSECONDS, self._give_up)
         while self._tasks or self._finished:
             if self._finished:
-                await self._collect()
+                self._collect()
+                await self._until_saved()
             elif self._overdue:
                 self._leave()
             else:
@@ -195,8 +223,8 @@ class Run:
     async def _conclude(self) -> SchedulerCheckpoint:
         """The final checkpoint. Where it cannot be saved, it says that."""
         result = self.plan.snapshot(self._stopwatch.elapsed_ns, self.stop)
-        if (save := self._save(result)) is not None:
-            await self._see_saved(save)
+        self._save(result)
+        await self._until_saved()
         if self.stop is not result.stop_reason:
             return self.plan.snapshot(self._stopwatch.elapsed_ns, self.stop)
         return result
@@ -223,30 +251,43 @@ class Run:
             self.stop = reason
             self._signal.cancel()
 
-    def _save(self, checkpoint: SchedulerCheckpoint) -> asyncio.Future[object] | None:
-        """Hand over one snapshot. What it gives is to be waited for with `_see_saved`."""
+    def _save(self, checkpoint: SchedulerCheckpoint) -> None:
+        """Hand over one snapshot. Where it gives something to wait for, nothing happens until `_is_saved`."""
         if not self._saves:
-            return None
+            return
         try:
             pending: object = self._host.save_checkpoint(checkpoint)
-            return None if pending is None else _as_future(pending)
+            if pending is not None:
+                self._saving = _as_future(pending)
+                self._saving.add_done_callback(self._wake)
+                return
         except (Exception, asyncio.CancelledError):  # noqa: BLE001 - the store is the caller's own code
             self._save_no_more()
-            return None
+        self._look()
+
+    def _is_saved(self) -> bool:
+        """Whether no save is in flight. One that was is judged here, before anything that follows from it."""
+        save = self._saving
+        if save is None:
+            return True
+        if not save.done():
+            return False
+        self._saving = None
+        if save.cancelled() or save.exception() is not None or save.result() is not None:
+            self._save_no_more()
+        self._look()
+        return True
+
+    async def _until_saved(self) -> None:
+        """Wait for a save to end. It is a task of its own, so a cancellation of this one does not reach it."""
+        while not self._is_saved():
+            await self._sleep()
 
     def _save_no_more(self) -> None:
         """After a save that failed nobody knows what is stored: nothing may follow it."""
         self._saves = False
         self.stop = StopReason.CHECKPOINT_FAILED
         self._signal.cancel()
-
-    async def _see_saved(self, save: asyncio.Future[object]) -> None:
-        """Wait for an awaited save to end. It is a task of its own, so a cancellation of this one does not reach it."""
-        save.add_done_callback(self._wake)
-        while not save.done():
-            await self._sleep()
-        if save.cancelled() or save.exception() is not None or save.result() is not None:
-            self._save_no_more()
 
     async def _sleep(self) -> None:
         """Wait until something happens. A cancellation is only counted: whoever slept looks, and acts on it.
