@@ -1,8 +1,9 @@
 """What the run level costs, in microseconds an action, beside bare asyncio over the same graph in the same process.
 
 The floor is a TaskGroup, a semaphore and graphlib: no budgets, no order, no snapshots, no cancellation, no resume.
-With stores, the floor is two bare commits (or two bare lines with `fdatasync`) an action. Each figure is the best of
-several rounds. `--quick` leaves out the largest graphs.
+With stores, the floor is two bare commits (or two bare lines with `fdatasync`) an action. A figure and its floor take
+turns, and each is the best of several rounds. Then the peak of memory an action, a snapshot's cost, and what a thousand
+waiting runs take of a core. `--quick` leaves out the largest graphs.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import itertools
 import os
 import random
 import sqlite3
 import sys
 import tempfile
 import time
+import tracemalloc
 from collections.abc import Awaitable, Callable
+from functools import partial
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -37,6 +41,7 @@ from interlock.actions import (
 TOOL = "tool:example.agent/act"
 ROUNDS = 3
 Graph = list[ScheduledAction]
+Shape = Callable[[int], Graph]
 Run = Callable[[], Awaitable[object]]
 
 
@@ -68,15 +73,24 @@ def random_reads(count: int) -> Graph:
     return graph
 
 
-def best_of(run: Run, count: int) -> float:
-    """Microseconds an action, in the best round."""
-    best = float("inf")
-    for _ in range(ROUNDS):
-        gc.collect()
-        started = time.perf_counter()
-        asyncio.run(run())  # type: ignore[arg-type]  # every run here is a coroutine function
-        best = min(best, time.perf_counter() - started)
-    return best / count * 1e6
+SHAPES: dict[str, tuple[Shape, tuple[int, ...]]] = {
+    "independent reads": (independent_reads, (1, 16, 64)),
+    "chain of effects": (chain_of_effects, (1,)),
+    "three parents": (random_reads, (1, 16, 64)),
+}
+
+
+def seconds(run: Run) -> float:
+    gc.collect()
+    started = time.perf_counter()
+    asyncio.run(run())  # type: ignore[arg-type]  # every run here is a coroutine function
+    return time.perf_counter() - started
+
+
+def best_of(count: int, *runs: Run) -> list[float]:
+    """Microseconds an action of each, in its best round. The rounds take turns: all meet the same machine."""
+    rounds = [[seconds(run) for run in runs] for _ in range(ROUNDS)]
+    return [min(each) / count * 1e6 for each in zip(*rounds, strict=True)]
 
 
 async def bare(graph: Graph, concurrency: int) -> None:
@@ -111,12 +125,12 @@ def in_memory(graph: Graph, concurrency: int) -> Run:
     return run
 
 
-def stored(graph: Graph, store: SqliteCheckpoints | FileCheckpoints, *, awaited: bool) -> Run:
+def stored(graph: Graph, concurrency: int, store: SqliteCheckpoints | FileCheckpoints, *, awaited: bool) -> Run:
     async def run() -> None:
         run_id = RunId.generate()
         with store.claim(run_id) as saves:
             save: Callable[[SchedulerCheckpoint], Awaitable[None] | None] = saves.awaited if awaited else saves
-            last = await ActionScheduler(graph, bounds(len(graph), 1), NoOp(), save).run(run_id)
+            last = await ActionScheduler(graph, bounds(len(graph), concurrency), NoOp(), save).run(run_id)
         assert last.stop_reason is StopReason.COMPLETED
 
     return run
@@ -163,38 +177,65 @@ def snapshots(count: int) -> float:
     return best * 1e6
 
 
+def peak_bytes(shape: Shape, count: int, concurrency: int) -> float:
+    """The most memory that an action takes: graph, scheduler and run together, with snapshots that nobody keeps."""
+    gc.collect()
+    tracemalloc.start()
+    asyncio.run(in_memory(shape(count), concurrency)())  # type: ignore[arg-type]  # a coroutine function
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak / count
+
+
+async def idle_share(runs: int, waiting: float) -> float:
+    """What so many runs, each with one action in flight that does not end, take of one core."""
+    gate = asyncio.Event()
+
+    class Waits:
+        async def dispatch(self, run_id: object, node: object, cancellation: object) -> DispatchOutcome:
+            del run_id, node, cancellation
+            await gate.wait()
+            return DispatchOutcome.COMMITTED
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(runs):
+            scheduler = ActionScheduler(independent_reads(1), bounds(1, 1), Waits(), lambda _: None)
+            group.create_task(scheduler.run(RunId.generate()))
+        await asyncio.sleep(1)
+        spent, started = time.process_time(), time.perf_counter()
+        await asyncio.sleep(waiting)
+        share = (time.process_time() - spent) / (time.perf_counter() - started)
+        gate.set()
+    return share
+
+
 def print_row(*cells: object) -> None:
-    print("  ".join(f"{cell:>10.2f}" if isinstance(cell, float) else f"{cell!s:>18}" for cell in cells))
+    print("  ".join(f"{cell:>10.2f}" if isinstance(cell, float) else f"{cell!s:>18}" for cell in cells), flush=True)
 
 
 def memory_table(sizes: list[int]) -> None:
     print_row("graph", "actions", "concurrency", "run level", "floor", "ratio")
-    shapes: dict[str, tuple[Callable[[int], Graph], tuple[int, ...]]] = {
-        "independent reads": (independent_reads, (1, 16, 64)),
-        "chain of effects": (chain_of_effects, (1,)),
-        "three parents": (random_reads, (1, 16, 64)),
-    }
-    for name, (shape, concurrencies) in shapes.items():
-        for size in sizes:
+    for name, (shape, concurrencies) in SHAPES.items():
+        for size, concurrency in itertools.product(sizes, concurrencies):
             graph = shape(size)
-            for concurrency in concurrencies:
-                ours = best_of(in_memory(graph, concurrency), size)
-                floor = best_of(lambda graph=graph, each=concurrency: bare(graph, each), size)  # type: ignore[misc]
-                print_row(name, size, concurrency, ours, floor, ours / floor)
+            ours, floor = best_of(size, in_memory(graph, concurrency), partial(bare, graph, concurrency))
+            print_row(name, size, concurrency, ours, floor, ours / floor)
 
 
-def store_table(size: int, directory: Path) -> None:
-    graph = chain_of_effects(size)
-    commits = best_of(two_commits(directory / "floor.db", size), size)
-    lines = best_of(two_lines(directory / "floor.lines", size), size)
+def store_table(sizes: list[int], directory: Path) -> None:
     database, files = SqliteCheckpoints(directory / "runs.db"), FileCheckpoints(directory / "runs")
-    print_row("store", "actions", "call", "run level", "floor", "ratio")
-    for awaited, word in ((False, "sync"), (True, "awaited")):
-        ours = best_of(stored(graph, database, awaited=awaited), size)
-        print_row("SQLite FULL", size, word, ours, commits, ours / commits)
-    for awaited, word in ((False, "sync"), (True, "awaited")):
-        ours = best_of(stored(graph, files, awaited=awaited), size)
-        print_row("file", size, word, ours, lines, ours / lines)
+    print_row("store and save", "graph", "actions", "concurrency", "run level", "floor", "ratio")
+    for name, (shape, concurrencies) in SHAPES.items():
+        for size, concurrency in itertools.product(sizes, concurrencies):
+            graph = shape(size)
+            for word, store, floor_of in (
+                ("SQLite FULL", database, two_commits(directory / "floor.db", size)),
+                ("file", files, two_lines(directory / "floor.lines", size)),
+            ):
+                save, awaited = (stored(graph, concurrency, store, awaited=each) for each in (False, True))
+                floor, ours, in_thread = best_of(size, floor_of, save, awaited)
+                print_row(f"{word}, sync", name, size, concurrency, ours, floor, ours / floor)
+                print_row(f"{word}, awaited", name, size, concurrency, in_thread, floor, in_thread / floor)
 
 
 def main() -> None:
@@ -205,9 +246,14 @@ def main() -> None:
     sizes = [100, 1_000] if arguments.quick else [100, 1_000, 10_000]
     print(f"microseconds an action, Python {sys.version.split()[0]}, best of {ROUNDS}")
     memory_table(sizes)
+    print("SQLite: WAL, synchronous = FULL, one commit a save. File: one line and one fdatasync a save.")
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
-        store_table(200, Path(directory))
+        store_table(sizes, Path(directory))
     print(f"microseconds a snapshot at 10,000 actions: {snapshots(10_000):.2f}")
+    for name, (shape, concurrencies) in SHAPES.items():
+        peak = peak_bytes(shape, 10_000, concurrencies[-1])
+        print(f"peak memory in bytes an action, 10,000 actions, {name}: {peak:.0f}")
+    print(f"1,000 waiting runs take {asyncio.run(idle_share(1_000, 5.0)):.3%} of a core")
 
 
 if __name__ == "__main__":

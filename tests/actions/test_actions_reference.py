@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from actions.reference import Reference, Script, ended_together
@@ -160,12 +160,23 @@ def plays(draw: st.DrawFn) -> tuple[list[ScheduledAction], SchedulerLimits, Scri
     return actions, bounds, script
 
 
+# One read makes room for two, and the save of the second one's admission cancels the run: neither was invoked.
+STOPPED_BETWEEN_TWO_ADMISSIONS = (
+    [read("n0", units=2), read("n1"), read("n2")],
+    SchedulerLimits(2, 4, 2, 5, 20, parallel_reads=True),
+    Script(
+        answers=dict.fromkeys(("n0", "n1", "n2"), "committed"), events=(), saves={4: "cancel"}, swallows=frozenset()
+    ),
+)
+
+
 @pytest.mark.contract(
     "A-20", "A-21", "A-25", "A-26", "A-28", "A-30", "A-31", "A-41", "A-50", "A-60", "A-61", "A-70", "A-71"
 )
 @pytest.mark.parametrize("awaited", [False, True], ids=["sync", "awaited"])
 @settings(max_examples=4 * settings().max_examples)
 @given(play=plays())
+@example(play=STOPPED_BETWEEN_TWO_ADMISSIONS)
 def test_a_run_saves_and_invokes_what_the_reference_does_in_the_same_order(awaited: bool, play: Any) -> None:  # noqa: FBT001 - a parameter of the test
     actions, bounds, script = play
     told = Reference(actions, bounds, script, awaited)

@@ -118,7 +118,10 @@ class Run:
 
         Peers that finished while an admission was saved come before its dispatch: the verdict of one may stop the run.
         """
-        while self._is_saved() and self.stop is None:
+        while self._is_saved():
+            if self.stop is not None:
+                self._withdraw()
+                break
             if self._finished:
                 self._collect()
             elif self._admitted is not None:
@@ -127,7 +130,7 @@ class Run:
                 self._admitted = rank
                 self._save(self.plan.snapshot(self._stopwatch.elapsed_ns))
             elif self._tasks:
-                return
+                break
             else:
                 self._halt(self.plan.conclusion)
 
@@ -192,8 +195,7 @@ class Run:
     async def _drain(self) -> None:
         """Wait for what runs to end, having asked it to, and no longer than the caller allows."""
         await self._until_saved()
-        if self._admitted is not None:
-            self._finished.append((self._admitted, ActionState.REVIEW_REQUIRED))
+        self._withdraw()
         self._disarm()
         if self._tasks:
             self._request_stop()
@@ -207,6 +209,12 @@ class Run:
                 self._leave()
             else:
                 await self._linger()
+
+    def _withdraw(self) -> None:
+        """Give up an admission that is saved and was not begun. To whoever reads the save it is uncertain."""
+        if self._admitted is not None:
+            self._finished.append((self._admitted, ActionState.REVIEW_REQUIRED))
+            self._admitted = None
 
     async def _linger(self) -> None:
         """Wait in the drain. A further cancellation is passed on: a dispatch may have swallowed the one before."""

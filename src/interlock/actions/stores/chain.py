@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter, ge
 from typing import Any, Final
 
 from interlock.actions.checkpoint import ActionState, SchedulerCheckpoint
@@ -18,6 +19,8 @@ from interlock.actions.identifiers import RunId
 from interlock.errors import SchedulerError
 
 _NUMBERS: Final = ("admitted_actions", "reserved_units", "elapsed_ns")
+_numbers: Final = attrgetter(*_NUMBERS)
+_encoded: Final = json.JSONEncoder(separators=(",", ":")).encode
 _DIFFERENCE_KEYS: Final = frozenset(("sequence", "changed", "stop_reason", *_NUMBERS))
 _SNAPSHOT_KEYS: Final = frozenset(("sequence", "snapshot"))
 _MOVES: Final = frozenset(
@@ -56,37 +59,43 @@ def _sealed(before: str, body: str) -> str:
     return hashlib.sha256(f"{before}\n{body}".encode()).hexdigest()
 
 
-def extended(tip: Tip, checkpoint: SchedulerCheckpoint, *, whole: bool = False) -> tuple[Record, Tip]:
-    """The record that takes a chain to this checkpoint, and the end that it then has."""
-    sequence = tip.sequence + 1
-    content: dict[str, object]
-    if whole or tip.checkpoint is None:
-        content = {"sequence": sequence, "snapshot": checkpoint.to_dict()}
-    else:
-        changes = checkpoint.packed.changes_from(tip.checkpoint.packed)
-        content = {"sequence": sequence, "changed": [[key, state.value] for key, _, state in changes]}
-        content |= {name: getattr(checkpoint, name) for name in _NUMBERS}
-        content["stop_reason"] = None if checkpoint.stop_reason is None else checkpoint.stop_reason.value
-    body = json.dumps(content, separators=(",", ":"))
-    seal = _sealed(tip.seal, body)
-    return Record(seal, body), Tip(sequence, seal, checkpoint)
+def whole(tip: Tip, checkpoint: SchedulerCheckpoint) -> tuple[Record, Tip]:
+    """The record of a whole snapshot, and the end that a chain has with it."""
+    return _extended(tip, checkpoint, _encoded({"sequence": tip.sequence + 1, "snapshot": checkpoint.to_dict()}))
 
 
-def continues(last: SchedulerCheckpoint | None, checkpoint: SchedulerCheckpoint) -> bool:
-    """Whether a run that was at `last` can be at `checkpoint` next."""
+def successor(tip: Tip, checkpoint: SchedulerCheckpoint) -> tuple[Record, Tip] | None:
+    """The record of what a run did next, and the end that a chain has with it.
+
+    None where a run that was at the end of the chain cannot be at this checkpoint next.
+    """
+    last = tip.checkpoint
     if last is None:
-        return True
+        return whole(tip, checkpoint)
     if last.stop_reason is not None or not restates(last, checkpoint):
-        return False
-    return all((old, new) in _MOVES for _, old, new in checkpoint.packed.changes_from(last.packed))
+        return None
+    changed = []
+    for key, old, new in checkpoint.packed.changes_from(last.packed):
+        if (old, new) not in _MOVES:
+            return None
+        changed.append((key, new))
+    content = {"sequence": tip.sequence + 1, "changed": changed, "stop_reason": checkpoint.stop_reason}
+    content.update(zip(_NUMBERS, _numbers(checkpoint), strict=True))
+    return _extended(tip, checkpoint, _encoded(content))
+
+
+def _extended(tip: Tip, checkpoint: SchedulerCheckpoint, body: str) -> tuple[Record, Tip]:
+    seal = _sealed(tip.seal, body)
+    return Record(seal, body), Tip(tip.sequence + 1, seal, checkpoint)
 
 
 def restates(last: SchedulerCheckpoint, checkpoint: SchedulerCheckpoint) -> bool:
     """Whether this is the same run of the same plan, with nothing refunded."""
     same = checkpoint.run_id == last.run_id and checkpoint.plan_digest == last.plan_digest
-    if not same or checkpoint.packed.ids != last.packed.ids:
+    ids, known = checkpoint.packed.ids, last.packed.ids
+    if not same or (ids is not known and ids != known):
         return False
-    return all(getattr(checkpoint, name) >= getattr(last, name) for name in _NUMBERS)
+    return all(map(ge, _numbers(checkpoint), _numbers(last)))
 
 
 def replayed(run_id: RunId, records: Iterable[Record]) -> Tip:

@@ -10,7 +10,7 @@ from typing import Protocol, Self
 
 from interlock.actions.checkpoint import SchedulerCheckpoint
 from interlock.actions.identifiers import RunId
-from interlock.actions.stores.chain import Record, continues, extended, replayed, restates
+from interlock.actions.stores.chain import Record, Tip, replayed, restates, successor, whole
 from interlock.errors import Conflict
 
 
@@ -61,10 +61,11 @@ class RunSaves:
             Conflict: It does not go on from the last one, or an earlier write failed.
             OSError: The write failed; so does every later one, until the run is claimed again.
         """
-        if checkpoint.run_id != self._run_id or not continues(self._tip.checkpoint, checkpoint):
+        following = successor(self._tip, checkpoint) if checkpoint.run_id == self._run_id else None
+        if following is None:
             message = "this snapshot does not go on from the last one saved: resume from that"
             raise Conflict(message)
-        self._write(checkpoint, whole=False)
+        self._write(*following)
 
     def awaited(self, checkpoint: SchedulerCheckpoint) -> Awaitable[None]:
         """Save a snapshot in a thread, so that the event loop is never held."""
@@ -83,13 +84,12 @@ class RunSaves:
         if last is None or not restates(last, checkpoint):
             message = "this snapshot is not of the run and plan that were saved, or refunds something"
             raise Conflict(message)
-        self._write(checkpoint, whole=True)
+        self._write(*whole(self._tip, checkpoint))
 
-    def _write(self, checkpoint: SchedulerCheckpoint, *, whole: bool) -> None:
+    def _write(self, record: Record, tip: Tip) -> None:
         if not self._usable:
             message = "an earlier write of this run failed, or it was closed: claim the run again"
             raise Conflict(message)
-        record, tip = extended(self._tip, checkpoint, whole=whole)
         # After a write that failed nobody knows what is stored. Only a fresh look at the log can tell.
         self._usable = False
         self._log.append(tip.sequence, record)
