@@ -15,15 +15,36 @@ GUIDE = Path(__file__).parents[2] / "docs" / "actions.md"
 
 
 @pytest.mark.contract("A-09")
-def test_the_example_of_the_guide_runs_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
-    (example,) = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
-    exec(compile(example, str(GUIDE), "exec"), {"__name__": "guide"})  # noqa: S102 - it is our own guide
-    assert capsys.readouterr().out.splitlines() == [
-        "left tool:example.agent/fetch",
-        "right tool:example.agent/fetch",
-        "join tool:example.agent/review",
-        "completed 3",
-    ]
+@pytest.mark.parametrize(
+    ("number", "printed"),
+    [
+        (
+            0,
+            [
+                "left tool:example.agent/fetch",
+                "right tool:example.agent/fetch",
+                "join tool:example.agent/review",
+                "completed 3",
+            ],
+        ),
+        (
+            1,
+            [
+                "completed {'call-000': ['hello', 'invoice'], 'call-001': []}",
+                "completed {'call-000': True, 'call-001': ['invoice']}",
+                "refused: 5 calls asked for, 4 left",
+            ],
+        ),
+    ],
+    ids=["first", "agent"],
+)
+def test_each_example_of_the_guide_runs_as_it_stands(
+    number: int, printed: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    examples = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    assert len(examples) == 2
+    exec(compile(examples[number], str(GUIDE), "exec"), {"__name__": "guide"})  # noqa: S102 - it is our own guide
+    assert capsys.readouterr().out.splitlines() == printed
 
 
 @pytest.mark.contract("A-09", "A-16")

@@ -21,7 +21,6 @@ from interlock.actions import (
     SchedulerError,
     SchedulerLimits,
     StopReason,
-    preflight,
     validate_action_graph,
 )
 
@@ -296,21 +295,6 @@ def test_the_digest_binds_nodes_classes_units_and_limits_and_no_order() -> None:
     ]
     changed += [digest(effect("a"), effect("b"), effect("c", "a", "b"), bounds=each) for each in bounds]
     assert len({first, *changed}) == len(changed) + 1
-
-
-@pytest.mark.contract("A-16")
-def test_preflight_says_whether_a_graph_fits_before_anything_runs() -> None:
-    actions = [read("b", units=5), effect("a", units=7), effect("c")]
-    fits = preflight(actions, limits(actions=3, inflight=7, units=13))
-    assert fits.fits
-    assert (fits.actions_needed, fits.units_needed) == (3, 13)
-    assert not preflight(actions, limits(actions=2, inflight=7, units=13)).fits
-    assert not preflight(actions, limits(actions=3, inflight=7, units=12)).fits
-    tight = preflight(actions, limits(actions=3, inflight=4, units=13))
-    assert (tight.fits, tight.oversized) == (False, ("a", "b"))
-    wrong: Any = None
-    assert code_of(preflight, actions, wrong) == "invalid_limits"
-    assert code_of(preflight, wrong, limits()) == "invalid_actions"
 
 
 async def test_a_graph_without_actions_is_complete() -> None:

@@ -204,6 +204,12 @@ def test_a_graph_that_does_not_fit_is_not_begun() -> None:
     assert resume((action("a", units=11),), LIMITS, History()) == SettledEnd("budget_exhausted")
 
 
+@pytest.mark.contract("G-36")
+def test_a_plan_that_is_to_be_run_in_part_may_be_larger_than_its_limits() -> None:
+    tight = replace(LIMITS, max_actions=3)
+    assert resume(ACTIONS, tight, History(), partial=True) == FreshRun(ACTIONS, tight)
+
+
 @pytest.mark.contract("G-26")
 def test_r55_a_checkpoint_of_another_plan_or_a_broken_one_is_not_gone_on_with() -> None:
     assert resume(ACTIONS[:2], LIMITS, History((save(states("ccpp")),))) == SettledEnd(PLAN_CHANGED)

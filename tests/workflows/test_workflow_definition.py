@@ -253,9 +253,20 @@ def test_a_reference_that_leads_nowhere_is_a_fault(value: str, fault: str) -> No
 @pytest.mark.parametrize(
     ("limits", "fault"),
     [
-        ("max_actions: 1", "line 1: max_actions is 1, and there are 2 steps: raise it"),
-        ("max_total_units: 5", "line 1: max_total_units is 5, and there are 6 units in all steps: raise it"),
-        ("max_inflight_units: 4", "line 1: max_inflight_units is 4, and there are 5 units in one step: raise it"),
+        ("max_actions: 1", "line 1: max_actions is 1, and there are 2 steps: raise it, or set allow_partial"),
+        (
+            "max_total_units: 5",
+            "line 1: max_total_units is 5, and there are 6 units in all steps: raise it, or set allow_partial",
+        ),
+        (
+            "max_inflight_units: 4",
+            "line 1: max_inflight_units is 4, and there are 5 units in one step: raise it, or set allow_partial",
+        ),
+        ("allow_partial: 1", "line 1: allow_partial is true or false"),
+        (
+            "allow_partial: false, max_actions: 1",
+            "line 1: max_actions is 1, and there are 2 steps: raise it, or set allow_partial",
+        ),
         ("parallel_reads: 1", "line 1: parallel_reads is true or false"),
         ("max_elapsed_seconds: 0", "line 1: max_elapsed_seconds is a number of seconds over 0, at most 31536000"),
         ("max_reads: 1", "line 1: 'max_reads' is no key of limits"),
@@ -265,6 +276,14 @@ def test_limits_that_cannot_hold_are_a_fault(limits: str, fault: str) -> None:
     step = "{tool: tool:example.agent/fetch, with: {path: x}"
     text = f"limits: {{{limits}}}\nname: w\nsteps:\n  a: {step}, units: 5}}\n  b: {step}}}\n"
     assert [found.partition(";")[0] for found in faults_of(text)] == [fault]
+
+
+@pytest.mark.contract("G-36")
+def test_limits_below_what_the_steps_need_are_no_fault_where_the_file_wants_a_part() -> None:
+    step = "{tool: tool:example.agent/fetch, with: {path: x}}"
+    limits = "{max_actions: 1, max_total_units: 1, allow_partial: true}"
+    definition = WorkflowDefinition.parse(f"limits: {limits}\nname: w\nsteps:\n  a: {step}\n  b: {step}\n", TOOLS)
+    assert definition.limits["max_actions"] == 1
 
 
 @pytest.mark.contract("G-30")

@@ -16,8 +16,9 @@ from interlock.actions.graph import (
     validate_action_graph,
 )
 from interlock.actions.identifiers import RunId
-from interlock.actions.limits import Preflight, SchedulerLimits, preflight
+from interlock.actions.limits import SchedulerLimits
 from interlock.actions.plan import Cause, Outline, Plan, Why
+from interlock.actions.preflight import Preflight, preflight
 from interlock.actions.run import SaveCheckpoint
 from interlock.actions.scheduler import ActionScheduler
 from interlock.actions.stores import FileCheckpoints, RunSaves, SqliteCheckpoints

@@ -1,12 +1,10 @@
-"""The budgets of a run, what was charged to them, and whether a whole graph can fit."""
+"""The budgets of a run, and what was charged to them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from interlock.actions.codes import Code
-from interlock.actions.graph import ScheduledAction, collected
 from interlock.actions.integers import is_positive
 from interlock.errors import SchedulerError
 
@@ -63,42 +61,3 @@ class Charges:
         """Charge one admission, whatever becomes of it."""
         self.admitted_actions += 1
         self.reserved_units += units
-
-
-@dataclass(frozen=True, slots=True)
-class Preflight:
-    """Whether every action of a graph can be admitted once. Time is not among it: nobody knows it beforehand.
-
-    `oversized` are the ids, ascending, that exceed `max_inflight_units` even alone.
-    """
-
-    actions_needed: int
-    actions_allowed: int
-    units_needed: int
-    units_allowed: int
-    oversized: tuple[str, ...]
-
-    @property
-    def fits(self) -> bool:
-        """Whether the whole graph is within its budgets."""
-        enough_units = self.units_needed <= self.units_allowed
-        return self.actions_needed <= self.actions_allowed and enough_units and not self.oversized
-
-
-def preflight(actions: Iterable[ScheduledAction], limits: SchedulerLimits) -> Preflight:
-    """Say before the first effect whether the whole graph can fit its budgets.
-
-    Raises:
-        SchedulerError: `invalid_actions`, `too_many_actions` or `invalid_limits`.
-    """
-    if not isinstance(limits, SchedulerLimits):
-        raise SchedulerError(Code.INVALID_LIMITS)
-    known = collected(actions, ScheduledAction)
-    oversized = (action.node.action_id for action in known if action.resource_units > limits.max_inflight_units)
-    return Preflight(
-        actions_needed=len(known),
-        actions_allowed=limits.max_actions,
-        units_needed=sum(action.resource_units for action in known),
-        units_allowed=limits.max_total_units,
-        oversized=tuple(sorted(oversized)),
-    )

@@ -68,13 +68,23 @@ class SettledEnd:
 Resumption = FreshRun | SameRun | SuccessorRun | SettledEnd
 
 
-def resume(actions: tuple[ScheduledAction, ...], limits: SchedulerLimits, history: History) -> Resumption:
+def resume(
+    actions: tuple[ScheduledAction, ...], limits: SchedulerLimits, history: History, *, partial: bool = False
+) -> Resumption:
     """Decide how an attempt begins. `actions` and `limits` are the compiled ones, for the whole task.
 
-    What remains of the limits is counted over the whole chain of runs; nothing is ever refunded.
+    What remains of the limits is counted over the whole chain of runs; nothing is ever refunded. A plan that cannot fit
+    what remains ends here, before another effect, unless it is to be run in part.
     """
+    found = _begun(actions, limits, history)
+    if partial or not isinstance(found, FreshRun | SuccessorRun):
+        return found
+    return found if preflight(found.actions, found.limits).fits else SettledEnd(StopReason.BUDGET_EXHAUSTED)
+
+
+def _begun(actions: tuple[ScheduledAction, ...], limits: SchedulerLimits, history: History) -> Resumption:
     if not history.runs:
-        return _checked(FreshRun(actions, limits))
+        return FreshRun(actions, limits)
     try:
         chain = [SchedulerCheckpoint.from_dict(json.loads(save.checkpoint)) for save in history.runs]
     except (SchedulerError, ValueError):
@@ -146,7 +156,7 @@ def _going_on(
         return SettledEnd(StopReason.BUDGET_EXHAUSTED)
     done = {Standing.COMMITTED, Standing.DROPPED}
     remaining = {key for key, found in standings.items() if found not in done}
-    return _checked(SuccessorRun(_among(actions, remaining), left, save.run_id))
+    return SuccessorRun(_among(actions, remaining), left, save.run_id)
 
 
 def _is_clean(last: SchedulerCheckpoint, standings: Mapping[str, Standing]) -> bool:
@@ -179,8 +189,3 @@ def _among(actions: tuple[ScheduledAction, ...], ids: set[str]) -> tuple[Schedul
 
 def _restricted(node: ActionNode, ids: set[str]) -> ActionNode:
     return replace(node, depends_on=tuple(each for each in node.depends_on if each in ids))
-
-
-def _checked(run: FreshRun | SuccessorRun) -> Resumption:
-    """The run, or its end where its actions cannot fit its limits: that is better known before the first effect."""
-    return run if preflight(run.actions, run.limits).fits else SettledEnd(StopReason.BUDGET_EXHAUSTED)

@@ -50,7 +50,7 @@ class WorkflowRunner:
             return failed(INVALID_WORKFLOW)
         guard = Guard(tools, policy, ledger, watch, assignment.device, assignment.fence, self.clock)
         history = await answered(assignment.history, guard, compiled.bindings, cancellation)
-        start = resume(compiled.actions, compiled.limits, history)
+        start = resume(compiled.actions, compiled.limits, history, partial=compiled.partial)
         dispatcher = ToolDispatcher(guard, compiled.contracts, compiled.bindings, cancellation)
         reason: str = (
             start.reason

@@ -193,7 +193,9 @@ def _path(start: str, end: str, came_from: Mapping[str, str]) -> tuple[str, ...]
 
 
 def _check_limits(parts: Parts, faults: Faults) -> None:
-    """A limit below what the steps need would only be found out half way through."""
+    """Refuse a limit below what the steps need, unless the file wants them run as far as that goes."""
+    if parts.limits.get("allow_partial") is True:
+        return
     units = [step.units for step in parts.steps.values()]
     needed = {
         "max_actions": (len(units), "steps"),
@@ -203,4 +205,7 @@ def _check_limits(parts: Parts, faults: Faults) -> None:
     for key, (least, what) in needed.items():
         given = parts.limits.get(key)
         if isinstance(given, int) and given < least:
-            faults.add(parts.limit_lines.get(key, 1), f"{key} is {given}, and there are {least} {what}: raise it")
+            faults.add(
+                parts.limit_lines.get(key, 1),
+                f"{key} is {given}, and there are {least} {what}: raise it, or set allow_partial",
+            )

@@ -22,7 +22,8 @@ _NANOSECONDS = 1_000_000_000
 class CompiledWorkflow:
     """What a run needs: actions without payloads, the arguments of each, the limits, and whose outputs are the result.
 
-    `contracts` are those that the classes came from, by tool id.
+    `contracts` are those that the classes came from, by tool id. With `partial`, limits that cannot hold all actions
+    are meant so.
     """
 
     actions: tuple[ScheduledAction, ...]
@@ -30,6 +31,7 @@ class CompiledWorkflow:
     limits: SchedulerLimits
     results: tuple[str, ...]
     contracts: Mapping[str, ToolContract]
+    partial: bool
 
 
 def compile_workflow(
@@ -54,6 +56,7 @@ def compile_workflow(
         limits=_limits(definition.limits, actions, max_attempts),
         results=tuple(step.name for step in definition.steps if step.name not in needed),
         contracts={step.tool: contracts[step.tool] for step in definition.steps},
+        partial=definition.limits.get("allow_partial", False),
     )
 
 

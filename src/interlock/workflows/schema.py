@@ -14,7 +14,8 @@ TOP_KEYS = ("name", "description", "inputs", "limits", "steps")
 STEP_KEYS = ("tool", "with", "needs", "units")
 INPUT_KEYS = ("type", "default", "description")
 INTEGER_LIMITS = ("max_concurrency", "max_actions", "max_inflight_units", "max_total_units")
-LIMIT_KEYS = (*INTEGER_LIMITS, "max_elapsed_seconds", "parallel_reads")
+_SWITCHES = ("parallel_reads", "allow_partial")
+LIMIT_KEYS = (*INTEGER_LIMITS, "max_elapsed_seconds", *_SWITCHES)
 MAX_STEPS = 10_000
 MAX_UNITS = 1_000_000_000
 _MAX_TEXT = 4_096
@@ -158,7 +159,7 @@ def _limits(section: Located, faults: Faults) -> dict[str, Any]:
             faults.add(line, f"{key} is a whole number from 1 to {MAX_UNITS}")
         elif key == "max_elapsed_seconds" and not _is_duration(found.value):
             faults.add(line, f"{key} is a number of seconds over 0, at most {MAX_SECONDS:.0f}")
-        elif key == "parallel_reads" and not isinstance(found.value, bool):
+        elif key in _SWITCHES and not isinstance(found.value, bool):
             faults.add(line, f"{key} is true or false")
     return {key: found.value for key, found in section.value.items() if key in LIMIT_KEYS}
 
