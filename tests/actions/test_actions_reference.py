@@ -224,9 +224,12 @@ class SideBySide(RuleBasedStateMachine):
 
     @initialize(play=plays(), disturbed=st.sampled_from([False, True]))
     def start(self, play: tuple[list[ScheduledAction], SchedulerLimits, Script], disturbed: Any) -> None:
+        self._disturbed = disturbed
+        self.open(play)
+
+    def open(self, play: tuple[list[ScheduledAction], SchedulerLimits, Script]) -> None:
         self._loop = SteppedLoop()
         self._play = play
-        self._disturbed = disturbed
         self._begin(None)
 
     def _begin(self, restored: SchedulerCheckpoint | None) -> None:
@@ -244,6 +247,10 @@ class SideBySide(RuleBasedStateMachine):
             self._told_all = True
         self._step(self._real.happen(event))
         self._compare()
+
+    @property
+    def trace(self) -> list[str]:
+        return self._real.trace
 
     def _step(self, what: Coroutine[Any, Any, None]) -> None:
         assert self._loop is not None
@@ -306,6 +313,16 @@ class SideBySide(RuleBasedStateMachine):
         finally:
             self._step(self._real.let_go())
             self._loop.close()
+
+
+@pytest.mark.contract("A-31")
+def test_two_admissions_of_which_the_save_of_the_second_one_cancels_the_run_are_both_not_invoked() -> None:
+    graph = [read("n0", units=2), read("n1"), read("n2")]  # the first makes room for two
+    script = Script(dict.fromkeys(("n0", "n1", "n2"), "committed"), saves={4: "cancel"}, stubborn={})
+    sides = SideBySide()
+    sides.open((graph, SchedulerLimits(2, 4, 2, 5, 20, parallel_reads=True), script))
+    sides.teardown()
+    assert sides.trace[-1] == "save cvv 3 4 0 cancelled"
 
 
 @pytest.mark.contract(
