@@ -18,6 +18,10 @@ MICROSECONDS = 1_000_000
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
+class Chance(random.Random):
+    """Chance that goes the same way each time it begins at the same seed: for examples, never for secrets."""
+
+
 class Clock(Protocol):
     """What deciding code may ask of the machine."""
 

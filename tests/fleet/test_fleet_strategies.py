@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
+import itertools
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from fleet.conftest import MakePool
+from fleet.pools import DONE, Pool, ref, released, shell
 from interlock.errors import InvalidInput, UnknownStrategy
 from interlock.fleet import (
     AssignmentStrategy,
@@ -19,12 +24,15 @@ from interlock.fleet import (
     DeviceRef,
     FairShare,
     FifoMatch,
+    GoalRequest,
+    HostSession,
     LeastRecentlyUsed,
     PooledDevice,
     Priority,
     QueuedTask,
     Snapshot,
     Submission,
+    SubmitRequest,
     View,
     register_strategy,
     strategy_named,
@@ -32,6 +40,8 @@ from interlock.fleet import (
 from interlock.fleet.matching import obstacle
 from interlock.fleet.model import HostId, TaskId
 from interlock.fleet.strategies import uses_history, view_of
+from interlock.fleet.wakeups import task_topic
+from interlock.testing.clock import ManualClock
 from interlock.testing.strategies import check_strategy
 
 SHIPPED = ("best_fit", "fair_share", "fifo_match", "least_recently_used", "priority")
@@ -204,8 +214,9 @@ def test_the_kit_allows_a_strategy_that_waits_where_it_is_told_to() -> None:
 def test_a_strategy_is_known_by_the_name_that_it_was_registered_under() -> None:
     register_strategy("priority_by_the_second")(lambda: Priority(ageing_seconds=1))
     assert strategy_named("priority_by_the_second").rank(Submission("", 1, 0)) == -1_000_000
-    with pytest.raises(UnknownStrategy, match=f"{', '.join(SHIPPED)}"):
+    with pytest.raises(UnknownStrategy) as caught:
         strategy_named("no_such_one")
+    assert all(name in str(caught.value) for name in (*SHIPPED, "priority_by_the_second"))
 
 
 @pytest.mark.contract("F-14")
@@ -251,3 +262,164 @@ def test_an_installed_strategy_is_found_by_its_entry_point_alone() -> None:
     assert granted(strategy, [task(1), task(2)], device("a")) == {"task_2": "a"}
     with pytest.raises(UnknownStrategy, match="newest"):
         strategy_named("no_such_one")
+
+
+class Seen(FifoMatch):
+    """Keeps what it is shown."""
+
+    view = View.FULL
+
+    def __init__(self) -> None:
+        self.shown: list[Snapshot] = []
+
+    def pair(self, snapshot: Snapshot) -> Pairs:
+        self.shown.append(snapshot)
+        return []
+
+
+@pytest.mark.contract("F-107")
+@pytest.mark.parametrize("view", list(View))
+async def test_a_strategy_is_shown_what_it_asks_for(make_pool: MakePool, view: View) -> None:
+    strategy = Seen()
+    strategy.view = view
+    register_strategy(f"seen_{view}")(lambda: strategy)
+    pool = make_pool(strategy=f"seen_{view}")
+    await pool.host("h1", shell("d1"))
+    ordinary = [await pool.goal() for _ in range(3)]
+    pinned = await pool.goal(device=ref("h1", "d9"))
+    unknown = await pool.goal(tags=frozenset({"gpu"}))
+    await pool.scheduler.assign()
+    (snapshot,) = strategy.shown
+    shown = [each.task_id for each in snapshot.tasks]
+    assert shown == ([*ordinary, pinned, unknown] if view is View.FULL else ordinary[:1])
+    assert {each.task_id: each.constraints.device for each in snapshot.tasks}.get(pinned) == (
+        ref("h1", "d9") if view is View.FULL else None
+    )
+
+
+CLAIMS = itertools.count()
+
+
+async def order_of(pool: Pool, session: HostSession, count: int) -> list[str]:
+    """Serve so many tasks one after the other on the pool's one device."""
+    order = []
+    for _ in range(count):
+        assignment = await pool.running(session, f"claim-{next(CLAIMS)}")
+        order.append(str(assignment.task_id))
+        await session.finish(assignment.lease_id, DONE, stopped=True, clean=True)
+    return order
+
+
+async def submitted(pool: Pool, submitter: str, *, priority: int = 0, **wanted: Any) -> str:
+    request = SubmitRequest(GoalRequest(f"for {submitter}", "agents:look"), Constraints(**wanted))
+    return str(await pool.fleet.submit(replace(request, submitter=submitter, priority=priority)))
+
+
+@pytest.mark.contract("F-107")
+async def test_f73_a_newcomer_comes_next_however_much_another_has_queued(make_pool: MakePool) -> None:
+    pool = make_pool(strategy="fair_share")
+    session = await pool.host("h1", shell("d1"))
+    await pool.host("h2", shell("d2", "gpu"))
+    ann = [await submitted(pool, "ann", driver_type="shell", device=ref("h1", "d1")) for _ in range(30)]
+    first = await order_of(pool, session, 3)
+    # On another device ann's later tasks are served at once. That must not put bob behind her earlier ones.
+    await submitted(pool, "ann", tags=frozenset({"gpu"}))
+    await pool.scheduler.assign()
+    bob = [await submitted(pool, "bob", driver_type="shell", device=ref("h1", "d1")) for _ in range(2)]
+    assert first + await order_of(pool, session, 5) == [*ann[:5], bob[0], ann[5], bob[1]]
+
+
+@pytest.mark.contract("F-107")
+async def test_a_newcomer_without_equals_comes_where_the_last_grant_was(make_pool: MakePool) -> None:
+    pool = make_pool(strategy="fair_share")
+    session = await pool.host("h1", shell("d1"))
+    ann = [await submitted(pool, "ann") for _ in range(4)]
+    await order_of(pool, session, 2)
+    bob = await submitted(pool, "bob", driver_type="shell")
+    assert await order_of(pool, session, 3) == [bob, *ann[2:]]
+
+
+@pytest.mark.contract("F-107")
+async def test_a_priority_goes_first_and_waiting_makes_up_for_it(make_pool: MakePool, clock: ManualClock) -> None:
+    pool = make_pool(strategy="priority")
+    session = await pool.host("h1", shell("d1"))
+    old = await submitted(pool, "ann")
+    clock.advance(90)
+    await pool.beat()
+    plain, high, higher = [await submitted(pool, "ann", priority=priority) for priority in (0, 1, 2)]
+    assert await order_of(pool, session, 4) == [higher, old, high, plain]
+
+
+@pytest.mark.contract("F-107")
+async def test_f75_devices_are_used_in_turn_by_least_recently_used(make_pool: MakePool, clock: ManualClock) -> None:
+    pool = make_pool(strategy="least_recently_used")
+    session = await pool.host("h1", shell("d1"), shell("d2"), shell("d3"))
+    used = []
+    for number in range(6):
+        clock.advance(1)
+        await pool.goal()
+        assignment = await pool.running(session, f"round-{number}")
+        used.append(assignment.device.serial)
+        await session.finish(assignment.lease_id, DONE, stopped=True, clean=True)
+    assert used == ["d1", "d2", "d3"] * 2
+
+
+@pytest.mark.contract("F-108")
+async def test_another_strategy_than_before_ranks_the_queue_again(make_pool: MakePool) -> None:
+    pool = make_pool()
+    ann = [await submitted(pool, "ann") for _ in range(3)]
+    bob = await submitted(pool, "bob", priority=1)
+    assert await pool.scheduler.adopt() == 0
+    await pool.close()
+    pool = make_pool(strategy="fair_share")
+    assert await pool.scheduler.adopt() == 4
+    assert await pool.scheduler.adopt() == 0
+    session = await pool.host("h1", shell("d1"))
+    assert await order_of(pool, session, 2) == [ann[0], bob]
+    await pool.close()
+    pool = make_pool(strategy="priority")
+    last = await submitted(pool, "cid", priority=2)
+    assert await pool.scheduler.adopt() == 3
+    session = await pool.host("h1", shell("d1"))
+    assert await order_of(pool, session, 3) == [last, ann[1], ann[2]]
+
+
+@pytest.mark.contract("F-108")
+async def test_a_task_in_the_middle_of_an_attempt_comes_back_at_its_new_place(make_pool: MakePool) -> None:
+    pool = make_pool()
+    session = await pool.host("h1", shell("d1"))
+    running = await submitted(pool, "ann")
+    assignment = await pool.running(session)
+    high = await submitted(pool, "ann", priority=5)
+    await pool.close()
+    pool = make_pool(strategy="priority")
+    await pool.scheduler.adopt()
+    session = await pool.host("h1", shell("d1"))
+    await session.finish(assignment.lease_id, released("not_started"), stopped=True, clean=True)
+    await pool.scheduler.expire()
+    assert await order_of(pool, session, 2) == [high, running]
+
+
+@pytest.mark.contract("F-108")
+async def test_the_loop_adopts_before_it_assigns(make_pool: MakePool) -> None:
+    pool = make_pool()
+    await submitted(pool, "ann")
+    high = await submitted(pool, "ann", priority=5)
+    await pool.close()
+    pool = make_pool(strategy="priority")
+    await pool.host("h1", shell("d1"))
+    with pool.fleet.wakeups.registered(task_topic(TaskId(high))) as assigned:
+        loop = asyncio.create_task(pool.scheduler.run())
+        await assigned.wait()
+    loop.cancel()
+    await asyncio.wait({loop})
+    assert [await pool.status(high), (await pool.fleet.get(high)).task.running_on] == ["assigned", "h1/d1"]
+
+
+@pytest.mark.contract("F-14", "F-106")
+def test_the_example_of_the_guide_runs_as_it_stands() -> None:
+    guide = Path(__file__).parents[2] / "docs" / "fleet.md"
+    (example,) = re.findall(r"^```python\n(.*?)^```$", guide.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    exec(compile(example, str(guide), "exec"), {"__name__": "guide"})  # noqa: S102 - it is our own guide
+    night, day = Submission("", 0, 3 * 3_600_000_000), Submission("", 0, 12 * 3_600_000_000)
+    assert strategy_named("night_owls").rank(night) < strategy_named("night_owls").rank(day)

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from interlock.clock import MICROSECONDS, Clock, SystemClock, jitter, new_id
+from interlock.errors import InvalidInput
 from interlock.fleet.matching import PooledDevice
 from interlock.fleet.model import AttemptId, DeviceId, LeaseId, TaskId
 from interlock.fleet.operations import Fleet
 from interlock.fleet.settings import microseconds
-from interlock.fleet.store import Applied, Grant, Refused, Sweep
-from interlock.fleet.strategies import AssignmentStrategy, QueuedTask, Snapshot
+from interlock.fleet.store import AdoptStrategy, Applied, Grant, Refused, Sweep
+from interlock.fleet.strategies import AssignmentStrategy, QueuedTask, Snapshot, uses_history, view_of
 from interlock.fleet.wakeups import ASSIGNABLE, host_topic, task_topic, wait_at_most
 from interlock.telemetry import Event, emit
 
@@ -32,14 +33,23 @@ class TaskScheduler:
         self._store = fleet.store
         self._settings = fleet.settings
         self._strategy: AssignmentStrategy = fleet.strategy
+        self._view = view_of(fleet.strategy)
+        self._notes_rank = uses_history(fleet.strategy)
         self._clock = clock or SystemClock()
         # A deferred look at what is due is bounded by the backstop, so this only ever shortens a wait.
         self._revisit_seconds = self._settings.sweep_every_seconds
         self.submit = fleet.submit
 
+    async def adopt(self) -> int:
+        """Have the queue ranked by this scheduler's strategy, if another one did so; says how many tasks that moved."""
+        (outcome,) = await self._store.commit([AdoptStrategy(self._settings.strategy, self._strategy)])
+        if isinstance(outcome, Refused):
+            raise InvalidInput(outcome.detail)
+        return int(str(outcome.value))
+
     async def assign(self) -> AssignReport:
         """One pass: a snapshot, its pairs, and each pair granted or refused in a transaction of its own."""
-        snapshot = await self._store.snapshot(most=self._settings.max_queue_depth)
+        snapshot = await self._store.snapshot(most=self._settings.max_queue_depth, view=self._view)
         pairs = _distinct(self._strategy.pair(snapshot))
         self._revisit_seconds = self._until_due(snapshot)
         if not pairs:
@@ -71,8 +81,10 @@ class TaskScheduler:
     async def run(self) -> None:
         """Assign on every change and sweep on time, until cancelled."""
         next_sweep = self._clock.elapsed()
+        adopted = False
         while True:
             with self._fleet.wakeups.registered(ASSIGNABLE) as changed:
+                adopted = adopted or await self._try_to_adopt()
                 if self._clock.elapsed() >= next_sweep:
                     await self._try_to_sweep()
                     next_sweep = self._clock.elapsed() + jitter(self._settings.sweep_every_seconds)
@@ -80,6 +92,14 @@ class TaskScheduler:
                     await wait_at_most(
                         changed, max(0.0, min(next_sweep - self._clock.elapsed(), self._revisit_seconds))
                     )
+
+    async def _try_to_adopt(self) -> bool:
+        try:
+            await self.adopt()
+        except Exception as error:  # noqa: BLE001 - until it succeeds, the ranks of before are good enough
+            emit(Event.ASSIGN_FAILED, code=type(error).__name__)
+            return False
+        return True
 
     async def _try_to_sweep(self) -> None:
         try:
@@ -104,6 +124,7 @@ class TaskScheduler:
             task_id=task.task_id,
             device_id=DeviceId(device.device_id),
             claim_ttl=microseconds(self._settings.claim_ttl_seconds),
+            notes_rank=self._notes_rank,
         )
 
     def _until_due(self, snapshot: Snapshot) -> float:

@@ -22,7 +22,7 @@ from interlock.fleet.model import (
     Settlement,
     TaskId,
 )
-from interlock.fleet.strategies import Snapshot, Submission
+from interlock.fleet.strategies import Snapshot, Submission, View
 from interlock.fleet.transitions import AttemptEnd
 
 Row = Mapping[str, object]
@@ -94,14 +94,26 @@ class Submit:
 
 
 @dataclass(frozen=True)
+class AdoptStrategy:
+    """Another strategy than before ranks the queue: re-rank what is in it. Replayed where it did so before."""
+
+    name: str
+    ranker: Ranker
+
+
+@dataclass(frozen=True)
 class Grant:
-    """Bind a queued task to an idle device by a new attempt with its lease: the pair as a strategy chose it."""
+    """Bind a queued task to an idle device by a new attempt with its lease: the pair as a strategy chose it.
+
+    With `notes_rank`, the task's rank is the one that the queue has come to.
+    """
 
     attempt_id: AttemptId
     lease_id: LeaseId
     task_id: TaskId
     device_id: DeviceId
     claim_ttl: int
+    notes_rank: bool = False
 
 
 @dataclass(frozen=True)
@@ -287,6 +299,7 @@ class RegisterHost:
 Operation = (
     Define
     | Submit
+    | AdoptStrategy
     | Grant
     | Claim
     | Renew
@@ -314,8 +327,8 @@ class Store(Protocol):
         """Do each operation or refuse it alone, all in order; return once what was done is durable."""
         ...
 
-    async def snapshot(self, *, most: int) -> Snapshot:
-        """What one pass of a strategy decides on, at most so many tasks of each shape."""
+    async def snapshot(self, *, most: int, view: View = View.BY_SERIAL) -> Snapshot:
+        """What one pass of a strategy decides on: at most so many tasks of each shape, but with `View.FULL` all."""
         ...
 
     async def rows(self, query: str, **parameters: object) -> list[Row]:

@@ -53,14 +53,15 @@ class Snapshot:
 class Submission:
     """What a rank may depend on. `submitted_at` is in microseconds UTC by the store's clock.
 
-    `granted_rank` is the rank of the task that was last given a device, 0 before the first; `submitter_rank` is that of
-    the submitter's last task, or None. The two are kept only for a strategy with `uses_history`.
+    `reached_rank` is the rank that the queue has come to: that of the first task that waits with the same constraints,
+    else of the task that was last given a device, else 0. `submitter_rank` is that of the submitter's last task, or
+    None. The two are kept only for a strategy with `uses_history`.
     """
 
     submitter: str
     priority: int
     submitted_at: int
-    granted_rank: int = 0
+    reached_rank: int = 0
     submitter_rank: int | None = None
 
 
@@ -170,8 +171,8 @@ class Priority(FifoMatch):
 class FairShare(FifoMatch):
     """Submitters take turns, however much each of them has queued.
 
-    A rank is a virtual time: that of the task which was last given a device, or one after the submitter's own last
-    task, whichever is later. Somebody with a hundred thousand tasks waits in a line of his own.
+    A rank is a virtual time: the one that the queue has come to, or one after the submitter's own last task, whichever
+    is later. So a newcomer comes next, and somebody with a hundred thousand tasks waits in a line of his own.
     """
 
     uses_history = True
@@ -179,8 +180,8 @@ class FairShare(FifoMatch):
     def rank(self, submission: Submission) -> int:
         """See `AssignmentStrategy.rank`."""
         if submission.submitter_rank is None:
-            return submission.granted_rank
-        return max(submission.granted_rank, submission.submitter_rank + 1)
+            return submission.reached_rank
+        return max(submission.reached_rank, submission.submitter_rank + 1)
 
 
 _registry: dict[str, Callable[[], AssignmentStrategy]] = {

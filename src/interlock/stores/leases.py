@@ -52,6 +52,8 @@ def grant(tx: Transaction, operation: Grant) -> Outcome:
     if reason is not None:
         raise Refusal("device_unsuitable", reason)
     _bind(tx, operation, device)
+    if operation.notes_rank:
+        tx.write("note_granted", rank=task["rank"])
     return Applied(operation.attempt_id)
 
 

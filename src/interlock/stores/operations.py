@@ -13,6 +13,7 @@ from interlock.stores.transaction import Refusal, Transaction
 _WAYS: dict[type, Callable[[Transaction, Any], Outcome]] = {
     store.Define: queue.define,
     store.Submit: queue.submit,
+    store.AdoptStrategy: queue.adopt_strategy,
     store.Grant: leases.grant,
     store.Claim: leases.claim,
     store.Renew: leases.renew,

@@ -46,6 +46,36 @@ INSERT INTO task (
   :idempotency_key, :max_attempts, :submitted_at
 ) RETURNING seq;
 
+-- strategy: Which strategy gave the queued tasks their ranks, and the rank that was last granted.
+SELECT name, granted_rank FROM strategy WHERE id = 1;
+
+-- adopt_strategy: Another strategy ranks from now on.
+UPDATE strategy SET name = :name, granted_rank = 0 WHERE id = 1 AND name <> :name;
+
+-- note_granted: Remember the rank of a task that was given a device.
+UPDATE strategy SET granted_rank = :rank WHERE id = 1;
+
+-- share: The rank of a submitter's last task.
+SELECT rank FROM share WHERE submitter = :submitter;
+
+-- keep_share: Remember the rank of a submitter's last task.
+INSERT INTO share (submitter, rank) VALUES (:submitter, :rank)
+ON CONFLICT (submitter) DO UPDATE SET rank = excluded.rank;
+
+-- forget_shares: Forget the ranks that another strategy gave.
+DELETE FROM share;
+
+-- unended_tasks: Every task that is queued, or can come back to the queue, in the order of submission.
+SELECT id, submitter, priority, submitted_at FROM task
+WHERE id IN (SELECT task FROM ready UNION ALL SELECT task FROM held UNION ALL SELECT task FROM lease)
+ORDER BY seq;
+
+-- rerank_task: Give a task another rank.
+UPDATE task SET rank = :rank WHERE id = :task;
+
+-- rerank_ready: Give a task another place among those that are offered.
+UPDATE ready SET rank = :rank WHERE task = :task;
+
 -- depth_enter: Count one more queued task, unless there are as many as there may be.
 UPDATE depth SET queued = queued + 1 WHERE id = 1 AND queued < :most;
 
@@ -364,6 +394,9 @@ SELECT DISTINCT shape FROM ready WHERE pin = :pin;
 
 -- pinned_heads: The first tasks of a shape that are pinned to a device.
 SELECT task, rank, seq FROM ready WHERE pin = :pin AND shape = :shape ORDER BY rank, seq LIMIT :most;
+
+-- ready_tasks: Every task that is offered.
+SELECT task, shape, pin, rank, seq FROM ready ORDER BY rank, seq;
 
 -- ready_place: How many tasks that are offered come before a task.
 SELECT count(*) AS ahead FROM ready JOIN ready AS own ON own.task = :task

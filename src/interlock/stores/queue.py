@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from interlock.fleet.model import TaskStatus
-from interlock.fleet.store import Applied, Cancel, Define, Outcome, Replayed, Row, Submit
-from interlock.fleet.strategies import Submission
+from interlock.fleet.store import AdoptStrategy, Applied, Cancel, Define, Outcome, Ranker, Replayed, Row, Submit
+from interlock.fleet.strategies import Submission, uses_history
 from interlock.fleet.transitions import TASK_MOVES, TaskEvent
 from interlock.stores.transaction import (
     Refusal,
@@ -53,12 +55,52 @@ def _submitted_before(tx: Transaction, operation: Submit) -> Outcome | None:
     return Replayed(text(first, "id"))
 
 
+def adopt_strategy(tx: Transaction, operation: AdoptStrategy) -> Outcome:
+    """Give every task that is not ended the rank that this strategy would have given it, unless it did."""
+    if not tx.write("adopt_strategy", name=operation.name):
+        return Replayed(0)
+    tx.write("forget_shares")
+    tasks = tx.rows("unended_tasks")
+    for task in tasks:
+        submission = Submission(text(task, "submitter"), number(task, "priority"), number(task, "submitted_at"))
+        rank = _rank(tx, operation.ranker, submission)
+        tx.write("rerank_task", task=task["id"], rank=rank)
+        tx.write("rerank_ready", task=task["id"], rank=rank)
+    return Applied(len(tasks))
+
+
+def _rank(tx: Transaction, ranker: Ranker, submission: Submission) -> int:
+    if uses_history(ranker):
+        share = tx.row("share", submitter=submission.submitter)
+        submission = replace(submission, submitter_rank=None if share is None else number(share, "rank"))
+    rank = ranker.rank(submission)
+    if isinstance(rank, bool) or not isinstance(rank, int) or abs(rank) >= _RANK_BOUND:
+        raise Refusal("invalid_rank", "the strategy gave a rank that is no whole number of 64 bits: mend the strategy")
+    if uses_history(ranker):
+        tx.write("keep_share", submitter=submission.submitter, rank=rank)
+    return rank
+
+
+def _reached_rank(tx: Transaction, operation: Submit) -> int:
+    """The rank that the queue has come to, for tasks with these constraints."""
+    shape = tx.row("shape", wanted=shape_text(operation.constraints))
+    pin = operation.constraints.device
+    head = None
+    if shape is not None and pin is None:
+        head = tx.row("ready_heads", shape=shape["id"], most=1)
+    elif shape is not None:
+        head = tx.row("pinned_heads", pin=str(pin), shape=shape["id"], most=1)
+    if head is not None:
+        return number(head, "rank")
+    last = tx.row("strategy")
+    return 0 if last is None else number(last, "granted_rank")
+
+
 def _insert(tx: Transaction, operation: Submit) -> None:
     now = tx.now()
     constraints = operation.constraints
-    rank = operation.ranker.rank(Submission(operation.submitter, operation.priority, now))
-    if isinstance(rank, bool) or not isinstance(rank, int) or abs(rank) >= _RANK_BOUND:
-        raise Refusal("invalid_rank", "the strategy gave a rank that is no whole number of 64 bits: mend the strategy")
+    reached = _reached_rank(tx, operation) if uses_history(operation.ranker) else 0
+    rank = _rank(tx, operation.ranker, Submission(operation.submitter, operation.priority, now, reached))
     tx.row(
         "insert_task",
         task=operation.task_id,

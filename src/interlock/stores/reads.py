@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from interlock.fleet.matching import PooledDevice, mismatch
-from interlock.fleet.model import Constraints, TaskId
-from interlock.fleet.strategies import QueuedTask, Snapshot
+from interlock.fleet.model import Constraints, DeviceRef, TaskId
+from interlock.fleet.store import Row
+from interlock.fleet.strategies import QueuedTask, Snapshot, View
 from interlock.stores.transaction import Transaction, constraints_of_shape, number, pooled_device, text
 
 
-def read_snapshot(tx: Transaction, *, most: int) -> Snapshot:
-    """The oldest few tasks of each shape that an idle device satisfies, those devices, and when to look again."""
+def read_snapshot(tx: Transaction, *, most: int, view: View) -> Snapshot:
+    """The oldest few tasks of each shape that an idle device satisfies, those devices, and when to look again.
+
+    With `View.FULL`, every task that is offered, whether a device satisfies it or not.
+    """
     now = tx.now()
     devices = tuple(
         pooled_device(row, occupancy="idle", now=now, presence=tx.presence) for row in tx.rows("idle_devices")
     )
     shapes = {number(row, "id"): constraints_of_shape(text(row, "wanted")) for row in tx.rows("shapes")}
-    heads = _shared_heads(tx, shapes, devices, most) + _pinned_heads(tx, shapes, devices, most)
+    if view is View.FULL:
+        heads = [_offered(row, shapes) for row in tx.rows("ready_tasks")]
+    else:
+        heads = _shared_heads(tx, shapes, devices, most) + _pinned_heads(tx, shapes, devices, most)
     depth, first = tx.row("depth"), tx.row("held_first")
     return Snapshot(
         tasks=tuple(sorted(heads, key=lambda task: (task.rank, task.sequence))),
@@ -23,6 +30,12 @@ def read_snapshot(tx: Transaction, *, most: int) -> Snapshot:
         waiting=number(depth, "queued") if depth else 0,
         revisit_at=None if first is None or first["until"] is None else number(first, "until"),
     )
+
+
+def _offered(row: Row, shapes: dict[int, Constraints]) -> QueuedTask:
+    wanted = shapes[number(row, "shape")]
+    pin = None if row["pin"] is None else DeviceRef.parse(text(row, "pin"))
+    return _queued(row, Constraints(wanted.driver_type, wanted.tags, pin))
 
 
 def _shared_heads(

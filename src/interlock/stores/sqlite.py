@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from interlock.clock import MICROSECONDS, Clock, SystemClock, new_id
 from interlock.errors import Conflict, StoreHeld, Unavailable
 from interlock.fleet.store import Operation, Outcome, Row
-from interlock.fleet.strategies import Snapshot
+from interlock.fleet.strategies import Snapshot, View
 from interlock.stores.lockfile import LockFile
 from interlock.stores.operations import do
 from interlock.stores.reads import read_snapshot
@@ -183,9 +183,9 @@ class SqliteStore:
         self._post(_Batch(tuple(operations), answer))
         return await asyncio.shield(asyncio.wrap_future(answer))
 
-    async def snapshot(self, *, most: int) -> Snapshot:
+    async def snapshot(self, *, most: int, view: View = View.BY_SERIAL) -> Snapshot:
         """See `Store.snapshot`."""
-        return await self._read(lambda tx: read_snapshot(tx, most=most))
+        return await self._read(lambda tx: read_snapshot(tx, most=most, view=view))
 
     async def rows(self, query: str, **parameters: object) -> list[Row]:
         """See `Store.rows`."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from itertools import islice
 from typing import Final
 
+from interlock.clock import Chance
 from interlock.fleet.matching import PooledDevice, obstacle
 from interlock.fleet.model import Constraints, DeviceRef, HostId, TaskId
 from interlock.fleet.strategies import AssignmentStrategy, QueuedTask, Snapshot, Submission, view_of
@@ -31,7 +31,7 @@ def check_strategy(strategy: AssignmentStrategy, *, snapshots: int = 300, seed: 
         ValueError: Its `view` is none.
     """
     view_of(strategy)
-    chance = random.Random(seed)  # noqa: S311 - the snapshots have to be the same ones every time
+    chance = Chance(seed)
     for submission in islice(_submissions(chance), snapshots):
         _check_rank(strategy, submission)
     for snapshot in islice(_snapshots(chance), snapshots):
@@ -72,7 +72,7 @@ def _require(holds: bool, rule: str, answer: object, question: object) -> None: 
         raise AssertionError(message)
 
 
-def _submissions(chance: random.Random) -> Iterator[Submission]:
+def _submissions(chance: Chance) -> Iterator[Submission]:
     while True:
         earlier = chance.choice([None, chance.randrange(1_000)])
         submitted_at = _NOW + chance.randrange(10**12)
@@ -80,7 +80,7 @@ def _submissions(chance: random.Random) -> Iterator[Submission]:
         yield Submission(submitter, chance.randint(-1_000, 1_000), submitted_at, chance.randrange(1_000), earlier)
 
 
-def _snapshots(chance: random.Random) -> Iterator[Snapshot]:
+def _snapshots(chance: Chance) -> Iterator[Snapshot]:
     while True:
         devices = [_device(chance, number) for number in range(chance.randrange(7))]
         tasks = [_task(chance, number, devices) for number in range(chance.randrange(9))]
@@ -91,7 +91,7 @@ def _snapshots(chance: random.Random) -> Iterator[Snapshot]:
         )
 
 
-def _device(chance: random.Random, number: int) -> PooledDevice:
+def _device(chance: Chance, number: int) -> PooledDevice:
     tags = frozenset(chance.sample(_TAGS, chance.randrange(len(_TAGS) + 1)))
     exclusive = frozenset(tag for tag in tags if chance.random() < 0.2)  # noqa: PLR2004 - one in five
     ref = DeviceRef(HostId(f"h{chance.randrange(3)}"), f"d{number}")
@@ -99,7 +99,7 @@ def _device(chance: random.Random, number: int) -> PooledDevice:
     return PooledDevice(f"dev_{number}", ref, chance.choice(_DRIVERS), tags, exclusive, idle_since=idle_since)
 
 
-def _task(chance: random.Random, number: int, devices: Sequence[PooledDevice]) -> QueuedTask:
+def _task(chance: Chance, number: int, devices: Sequence[PooledDevice]) -> QueuedTask:
     driver = chance.choice([None, None, *_DRIVERS])
     tags = frozenset(chance.sample(_TAGS, chance.choice([0, 0, 1, 2])))
     pinned = chance.choice(devices).ref if devices and chance.random() < 0.2 else None  # noqa: PLR2004 - one in five
