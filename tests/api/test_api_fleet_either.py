@@ -43,7 +43,7 @@ CHECKPOINT = {
     "stop_reason": None,
 }
 RUN = str(CHECKPOINT["run_id"])
-SAVE = RunSave(RUN, None, 1, json.dumps(CHECKPOINT))
+SAVE = RunSave(RUN, None, 1, json.dumps(CHECKPOINT, separators=(",", ":")))
 
 
 @pytest.fixture(params=["in process", "over HTTP"])

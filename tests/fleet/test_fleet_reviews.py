@@ -14,7 +14,7 @@ from interlock.fleet.session import HostSession
 
 RUN = "run_" + "1" * 32
 CHECKPOINT = (
-    '{"plan_digest":"p","states":[["a","committed"],["b","running"]],"admitted_actions":2,"reserved_units":2,'
+    '{"plan_digest":"p","states":[["a","running"],["b","running"]],"admitted_actions":2,"reserved_units":2,'
     '"elapsed_ns":2,"stop_reason":null}'
 )
 REVIEW = Ending(EndKind.FAILED, "review_required")
@@ -25,12 +25,12 @@ async def in_flight(pool: Pool, tool: str = "tool:a.b/c") -> tuple[HostSession, 
     session = await pool.host("h1", shell("d1"))
     await pool.goal(tags=frozenset())
     assignment = await pool.running(session)
-    admits_both = CHECKPOINT.replace("committed", "running")
-    await session.save(assignment.lease_id, RunSave(RUN, None, 1, admits_both))
+    await session.save(assignment.lease_id, RunSave(RUN, None, 1, CHECKPOINT))
     await session.hand_over(assignment.lease_id, HandOver(RUN, "a", tool, "sha256:1"))
     settled = Settlement(RUN, "a", "committed", effect=True, output='"kept"', evidence="e")
     await session.settle(assignment.lease_id, settled)
-    await session.save(assignment.lease_id, RunSave(RUN, None, 2, CHECKPOINT))
+    committed = CHECKPOINT.replace("states", "changed").replace('["a","running"],["b","running"]', '["a","committed"]')
+    await session.save(assignment.lease_id, RunSave(RUN, None, 2, committed))
     await session.hand_over(assignment.lease_id, HandOver(RUN, "b", tool, "sha256:2"))
     return session, assignment
 

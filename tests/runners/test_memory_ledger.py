@@ -18,7 +18,7 @@ OTHER = "run_" + "2" * 32
 def save(sequence: int, state: str = "running", run: str = RUN, **changes: Any) -> RunSave:
     document = {
         "plan_digest": "sha256:0",
-        "states": [["a", state]],
+        "states" if sequence == 1 else "changed": [["a", state]],
         "admitted_actions": 1,
         "reserved_units": 1,
         "elapsed_ns": 5,
@@ -54,7 +54,8 @@ async def test_saves_are_numbered_without_gaps_and_can_be_repeated(ledger: Memor
         with pytest.raises(Conflict):
             await ledger.save(refused)
     await ledger.save(save(2, "committed"))
-    assert record.history().runs == (save(2, "committed"),)
+    (last,) = record.history().runs
+    assert (last.sequence, json.loads(last.checkpoint)["states"]) == (2, [["a", "committed"]])
 
 
 @pytest.mark.parametrize(
@@ -64,14 +65,23 @@ async def test_saves_are_numbered_without_gaps_and_can_be_repeated(ledger: Memor
         {"admitted_actions": 0},
         {"reserved_units": 0},
         {"plan_digest": "sha256:1"},
-        {"states": [["a", "pending"]]},
+        {"changed": [["a", "pending"]]},
+        {"changed": [["a", "running"]]},
+        {"changed": [["b", "running"]]},
+        {"changed": [["a", "done"]]},
     ],
 )
 async def test_a_save_that_does_not_extend_the_last_is_refused(ledger: MemoryLedger, changes: dict[str, Any]) -> None:
-    await ledger.save(save(1, "committed", stop_reason="completed"))
-    for refused in (save(2, "committed", stop_reason="completed", **changes), save(2, "committed")):
-        with pytest.raises(Conflict):
-            await ledger.save(refused)
+    await ledger.save(save(1))
+    with pytest.raises(Conflict):
+        await ledger.save(save(2, "committed", **changes))
+
+
+async def test_a_stopped_run_stays_stopped(ledger: MemoryLedger) -> None:
+    await ledger.save(save(1))
+    await ledger.save(save(2, "committed", stop_reason="completed"))
+    with pytest.raises(Conflict):
+        await ledger.save(save(3, changed=[]))
 
 
 async def test_an_effect_is_handed_over_once_and_only_when_admitted(ledger: MemoryLedger, record: MemoryRecord) -> None:
@@ -86,6 +96,19 @@ async def test_an_effect_is_handed_over_once_and_only_when_admitted(ledger: Memo
         await ledger.hand_over(hand_over())
     (entry,) = record.history().journal
     assert (entry.state, entry.attempt_id, entry.device) == (EntryState.HANDED_OVER, ledger.attempt, ledger.device)
+
+
+async def test_a_hand_over_can_be_asked_again_by_its_nonce_and_its_attempt(
+    ledger: MemoryLedger, record: MemoryRecord
+) -> None:
+    await ledger.save(save(1))
+    entry = HandOver(RUN, "a", "tool:example.agent/send", "sha256:0", "n1")
+    await ledger.hand_over(entry)
+    await ledger.hand_over(entry)
+    later = record.attempt()
+    for refused in (later.hand_over(entry), later.hand_over(hand_over())):
+        with pytest.raises(Conflict):
+            await refused
 
 
 async def test_only_what_is_handed_over_can_be_settled_or_withdrawn(ledger: MemoryLedger, record: MemoryRecord) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from interlock.actions import (
     SchedulerLimits,
     StopReason,
 )
+from interlock.fleet import reading
 from interlock.fleet.model import Assignment
 from interlock.fleet.session import HostSession, LeasedAttempt
 from interlock.fleet.settings import FleetSettings
@@ -109,8 +109,8 @@ async def test_two_fetches_overlap_and_are_joined_through_the_real_guard_and_sto
         result = await scheduler.run(run_id, cancellation=injected.signal)
     assert result.stop_reason is StopReason.COMPLETED
     assert injected.review.calls == [{"left": "l", "right": "r"}]
-    (row,) = await pool.store.rows("run", run_id=run_id.serialize())
-    assert json.loads(str(row["checkpoint"])) == result.to_dict()
+    (saved,) = (await reading.history(pool.store, assignment.task_id)).runs
+    assert saved.checkpoint == result.to_json()
     (entry,) = await pool.store.rows("journal_of_task", task=assignment.task_id)
     assert (entry["action_id"], entry["state"], entry["outcome"]) == ("join", "settled", "committed")
 

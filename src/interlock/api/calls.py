@@ -166,8 +166,8 @@ def save(lease_id: LeaseId, save: RunSave) -> Call[None]:
 
 
 def hand_over(lease_id: LeaseId, entry: HandOver) -> Call[None]:
-    """See `HostService.hand_over`. Sent once: the record is made once, and a lost answer means *do not call*."""
-    return replace(_host("hand-over", wire.HandOverRequest(lease_id, entry), _nothing), repeatable=False)
+    """See `HostService.hand_over`. Without a nonce it is sent once: a lost answer then means *do not call*."""
+    return replace(_host("hand-over", wire.HandOverRequest(lease_id, entry), _nothing), repeatable=bool(entry.nonce))
 
 
 def withdraw(lease_id: LeaseId, run_id: str, action_id: str) -> Call[None]:

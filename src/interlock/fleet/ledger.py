@@ -14,11 +14,17 @@ class AttemptLedger(Protocol):
     """One attempt's durable record. A return means durable; `LeaseSuperseded` means that the lease is lost for ever."""
 
     async def save(self, save: RunSave) -> None:
-        """Store a checkpoint of the attempt's run. Anything that does not extend the last one is a `Conflict`."""
+        """Store a checkpoint of the attempt's run. Anything that does not extend the last one is a `Conflict`.
+
+        The same save again is the same answer.
+        """
         ...
 
     async def hand_over(self, entry: HandOver) -> None:
-        """Record that an effect is about to begin. Only after this returns may it begin."""
+        """Record that an effect is about to begin. Only after this returns may it begin.
+
+        The same entry again, with the same nonce, is the same answer; another one for this effect is a `Conflict`.
+        """
         ...
 
     async def withdraw(self, run_id: str, action_id: str) -> None:

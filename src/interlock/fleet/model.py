@@ -139,7 +139,11 @@ Work = GoalWork | WorkflowWork
 
 @dataclass(frozen=True)
 class RunSave:
-    """One checkpoint of one run, as it is stored. `sequence` counts the saves of the run from 1, without gaps."""
+    """One save of one run. `sequence` counts the saves of the run from 1, without gaps.
+
+    `checkpoint` is JSON. The first save has the whole snapshot, as has what a history gives. Each later one has what
+    changed: `plan_digest`, `changed` (pairs of action and state), the charges, the elapsed time and the stop reason.
+    """
 
     run_id: str
     parent_run_id: str | None
@@ -149,12 +153,17 @@ class RunSave:
 
 @dataclass(frozen=True)
 class HandOver:
-    """The journal's word that an effect is about to be given to its tool. Only the arguments' digest is kept."""
+    """The journal's word that an effect is about to be given to its tool. Only the arguments' digest is kept.
+
+    `nonce` is new for each hand-over: asked again with the same one, because the answer was lost, it is the same
+    hand-over. Without one it can only be asked once.
+    """
 
     run_id: str
     action_id: str
     tool_id: str
     arguments_digest: str
+    nonce: str = ""
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Sequence
 
 from interlock.errors import NotFound
+from interlock.fleet.checkpoints import StoredSave, replayed
 from interlock.fleet.matching import PooledDevice, unavailable
 from interlock.fleet.model import (
     AttemptId,
@@ -36,6 +38,7 @@ from interlock.fleet.views import (
 
 Open = Callable[[str], object]
 _NEWEST = 2**62
+UNREADABLE = ""
 INVARIANTS = (
     "broken_one_place",
     "broken_device_place",
@@ -124,6 +127,9 @@ async def task_detail(store: Store, task_id: str, open_sealed: Open) -> TaskDeta
     task = await scheduled_task(store, task_id, open_sealed)
     attempts = await store.rows("attempts_of_task", task=task_id)
     runs = await store.rows("runs_of_task", task=task_id)
+    states: dict[object, dict[str, str]] = {row["run_id"]: {} for row in runs}
+    for row in await store.rows("states_of_task", task=task_id):
+        states.setdefault(row["run_id"], {})[str(row["action_id"])] = str(row["state"])
     journal = await store.rows("journal_of_task", task=task_id)
     outputs: dict[str, object] = {}
     for row in await store.rows("task_outputs", task=task_id):
@@ -132,7 +138,7 @@ async def task_detail(store: Store, task_id: str, open_sealed: Open) -> TaskDeta
     return TaskDetail(
         task=task,
         attempts=tuple(_attempt(row) for row in attempts),
-        runs=tuple(_run(row) for row in runs),
+        runs=tuple(_run(row, states[row["run_id"]]) for row in runs),
         effects=tuple(_effect(row) for row in journal),
         outputs=outputs,
     )
@@ -154,17 +160,16 @@ def _attempt(row: Row) -> AttemptView:
     )
 
 
-def _run(row: Row) -> RunView:
-    checkpoint = json.loads(str(row["checkpoint"]))
+def _run(row: Row, states: dict[str, str]) -> RunView:
     return RunView(
         run_id=str(row["run_id"]),
         parent_run_id=_optional(row["parent"]),
         saves=_whole(row["sequence"]),
-        states=dict(checkpoint["states"]),
-        admitted_actions=checkpoint["admitted_actions"],
-        reserved_units=checkpoint["reserved_units"],
-        elapsed_seconds=checkpoint["elapsed_ns"] / 1_000_000_000,
-        stop_reason=checkpoint["stop_reason"],
+        states=states,
+        admitted_actions=_whole(row["admitted_actions"] or 0),
+        reserved_units=_whole(row["reserved_units"] or 0),
+        elapsed_seconds=_whole(row["elapsed_ns"] or 0) / 1_000_000_000,
+        stop_reason=_optional(row["stop_reason"]),
     )
 
 
@@ -213,7 +218,7 @@ async def history(store: Store, task_id: str) -> History:
     reviewed = None
     for each in chain:
         reviewed = runs[-1].run_id if runs else None
-        runs += [_save(row) for row in await store.rows("runs_of_task", task=each)]
+        runs += [await _last_save(store, row) for row in await store.rows("runs_of_task", task=each)]
         journal += [_entry(row) for row in await store.rows("journal_of_task", task=each)]
     return History(tuple(runs), tuple(journal), reviewed)
 
@@ -226,8 +231,13 @@ async def _chain(store: Store, task_id: str) -> list[str]:
     return chain
 
 
-def _save(row: Row) -> RunSave:
-    return RunSave(str(row["run_id"]), _optional(row["parent"]), _whole(row["sequence"]), str(row["checkpoint"]))
+async def _last_save(store: Store, run: Row) -> RunSave:
+    """A run's last durable checkpoint, whole. Where its saves are not what was written, a text that nobody can read."""
+    rows = await store.rows("saves_of_run", run_id=run["run_id"])
+    saves = [StoredSave(_whole(row["sequence"]), str(row["digest"]), str(row["body"])) for row in rows]
+    tip = (_whole(run["sequence"]), str(run["digest"]))
+    found = await asyncio.to_thread(replayed, str(run["base"]), saves, tip)
+    return RunSave(str(run["run_id"]), _optional(run["parent"]), tip[0], found or UNREADABLE)
 
 
 def _entry(row: Row) -> JournalEntry:

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from interlock.actions import ActionNode, CancellationSignal, DispatchOutcome, RunId
-from interlock.clock import Clock
+from interlock.clock import Clock, new_id
 from interlock.errors import InvalidInput, LeaseSuperseded, NotFound
 from interlock.fleet.ledger import AttemptLedger
 from interlock.fleet.model import DeviceRef, HandOver, Settlement
@@ -168,7 +168,7 @@ class ToolDispatcher:
         return tool
 
     async def _effect(self, call: CallContext, tool: Tool, frozen: str) -> Closing:
-        entry = HandOver(call.run_id, call.action_id, tool.contract.id, digest(frozen))
+        entry = HandOver(call.run_id, call.action_id, tool.contract.id, digest(frozen), new_id("handover"))
         arguments = json.loads(frozen)
         _, cancelled = await to_the_end(self._guard.ledger.hand_over(entry))
         # The look. Nothing is awaited between it and the call: what it saw is still so when the tool begins.

@@ -94,7 +94,8 @@ def save_from_json(said: Mapping[str, object]) -> RunSave:
 
 def hand_over_from_json(said: Mapping[str, object]) -> HandOver:
     """An effect that a worker is about to begin. Raises `InvalidInput`."""
-    return HandOver(*(_text(said, name) for name in ("run_id", "action_id", "tool_id", "arguments_digest")))
+    names = ("run_id", "action_id", "tool_id", "arguments_digest", "nonce")
+    return HandOver(*(_text(said, name) for name in names))
 
 
 def settlement_from_json(said: Mapping[str, object]) -> Settlement:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from interlock.drivers.process_tree import ended, processes
 from interlock.errors import InterlockError, LeaseSuperseded, Unavailable
+from interlock.fleet.checkpoints import difference, whole
 from interlock.fleet.ledger import AttemptLedger
 from interlock.fleet.model import Assignment, Ending, HandOver, RunSave
 from interlock.runners.channel import Arguments, Channel
@@ -232,18 +233,18 @@ class WorkerProcess:
         await self._ledger.save(save)
         if not self._in_flight:
             return
-        running = _running(save)
-        self._in_flight = {each for each in self._in_flight if each[0] != save.run_id or each[1] in running}
+        over = _not_running(save)
+        self._in_flight = {each for each in self._in_flight if each[0] != save.run_id or each[1] not in over}
         self._stand_still()
 
 
-def _running(save: RunSave) -> set[str]:
-    """The actions that are in flight by a checkpoint. Raises `InterlockError` where it cannot be read."""
-    try:
-        return {action for action, state in json.loads(save.checkpoint)["states"] if state == "running"}
-    except (ValueError, KeyError, TypeError):
+def _not_running(save: RunSave) -> set[str]:
+    """The actions that a save has somewhere else than in flight. Raises `InterlockError` where it cannot be read."""
+    said = whole(save.checkpoint) if save.sequence == 1 else difference(save.checkpoint)
+    if said is None:
         message = "the checkpoint cannot be read"
-        raise InterlockError(message) from None
+        raise InterlockError(message)
+    return {action for action, state in said.states.items() if state != "running"}
 
 
 class ProcessWorkers:

@@ -286,22 +286,56 @@ SELECT * FROM lease WHERE expires_at <= interlock_now() ORDER BY id;
 -- assigned_of_host: The leases of a host that it has not claimed.
 SELECT * FROM lease WHERE host = :host AND state = 'assigned' ORDER BY id;
 
--- run: The last saved checkpoint of a run.
+-- run: The head of a run: its plan, its charges, why it stopped, and where the chain of its saves ends.
 SELECT * FROM run WHERE run_id = :run_id;
 
 -- run_ordinal: The place of a task's next run in its chain.
 SELECT coalesce(max(ordinal), 0) + 1 AS ordinal FROM run WHERE task = :task;
 
--- insert_run: Keep the first checkpoint of a run.
-INSERT INTO run (run_id, task, parent, ordinal, sequence, digest, previous, checkpoint, attempt)
-VALUES (:run_id, :task, :parent, :ordinal, :sequence, :digest, :previous, :checkpoint, :attempt);
+-- insert_run: Keep the head of a run with its first save. The chain of its saves begins at no digest.
+INSERT INTO run (
+  run_id, task, parent, ordinal, base, sequence, digest, attempt,
+  plan_digest, admitted_actions, reserved_units, elapsed_ns, stop_reason
+) VALUES (
+  :run_id, :task, :parent, :ordinal, '', :sequence, :digest, :attempt,
+  :plan_digest, :admitted_actions, :reserved_units, :elapsed_ns, :stop_reason
+);
 
--- update_run: Keep the next checkpoint of a run.
-UPDATE run SET sequence = :sequence, digest = :digest, previous = :previous, checkpoint = :checkpoint,
-  attempt = :attempt
+-- update_run: Move the head of a run on to its next save.
+UPDATE run SET sequence = :sequence, digest = :digest, attempt = :attempt, admitted_actions = :admitted_actions,
+  reserved_units = :reserved_units, elapsed_ns = :elapsed_ns, stop_reason = :stop_reason
 WHERE run_id = :run_id AND sequence = :sequence - 1;
 
--- runs_of_task: Every run of a task in the order of its chain.
+-- insert_save: Keep one save of a run.
+INSERT INTO run_save (run_id, sequence, digest, body) VALUES (:run_id, :sequence, :digest, :body);
+
+-- save: One save of a run.
+SELECT digest, body FROM run_save WHERE run_id = :run_id AND sequence = :sequence;
+
+-- saves_of_run: Every save of a run that is kept, in order.
+SELECT sequence, digest, body FROM run_save WHERE run_id = :run_id ORDER BY sequence;
+
+-- insert_states (sqlite): Keep the state of each action of a run, as the JSON pairs of its first save have them.
+INSERT INTO run_state (run_id, action_id, state)
+SELECT :run_id, json_extract(pair.value, '$[0]'), json_extract(pair.value, '$[1]') FROM json_each(:pairs) AS pair;
+
+-- insert_states (postgres): Keep the state of each action of a run, as the JSON pairs of its first save have them.
+INSERT INTO run_state (run_id, action_id, state)
+SELECT CAST(:run_id AS TEXT), pair.value ->> 0, pair.value ->> 1
+FROM jsonb_array_elements(CAST(:pairs AS JSONB)) AS pair (value);
+
+-- move_state: Take an action of a run from one state to another.
+UPDATE run_state SET state = :state WHERE run_id = :run_id AND action_id = :action_id AND state = :before;
+
+-- state: The state of one action by its run's last save.
+SELECT state FROM run_state WHERE run_id = :run_id AND action_id = :action_id;
+
+-- states_of_task: The state of each action of each run of a task.
+SELECT run_state.run_id, run_state.action_id, run_state.state
+FROM run_state JOIN run ON run.run_id = run_state.run_id
+WHERE run.task = :task ORDER BY run.ordinal, run_state.action_id;
+
+-- runs_of_task: The head of every run of a task in the order of its chain.
 SELECT * FROM run WHERE task = :task ORDER BY ordinal;
 
 -- entry: The journal's entry for one effect.
@@ -309,9 +343,10 @@ SELECT * FROM journal WHERE run_id = :run_id AND action_id = :action_id;
 
 -- insert_entry: Write that an effect is about to begin.
 INSERT INTO journal (
-  run_id, action_id, task, attempt, host, serial, tool_id, arguments_digest, state, handed_over_at
+  run_id, action_id, task, attempt, host, serial, tool_id, arguments_digest, nonce, state, handed_over_at
 ) VALUES (
-  :run_id, :action_id, :task, :attempt, :host, :serial, :tool_id, :arguments_digest, 'handed_over', interlock_now()
+  :run_id, :action_id, :task, :attempt, :host, :serial, :tool_id, :arguments_digest, :nonce, 'handed_over',
+  interlock_now()
 );
 
 -- withdraw_entry: Write that a handed-over effect was not begun, by this attempt or, as a probe says, by another.

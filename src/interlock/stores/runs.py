@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 
+from interlock.fleet.checkpoints import BEFORE, CHARGES, Said, chain_digest, difference, regression, whole
 from interlock.fleet.store import (
     Applied,
     HandOverEffect,
@@ -18,97 +18,89 @@ from interlock.fleet.store import (
 from interlock.stores.leases import live_lease
 from interlock.stores.transaction import Refusal, Transaction, number, text
 
-_FINAL = frozenset({"committed", "failed", "review_required"})
-_CHARGES = ("admitted_actions", "reserved_units", "elapsed_ns")
-
-
-def chain_digest(sequence: int, previous: str, checkpoint: str) -> str:
-    """The digest of a stored snapshot: over itself, its place and the one before."""
-    return hashlib.sha256(f"{sequence}\n{previous}\n{checkpoint}".encode()).hexdigest()
-
 
 def save_run(tx: Transaction, operation: SaveRun) -> Outcome:
     """Store a checkpoint that extends the run's last one."""
     lease = live_lease(tx, operation.host, operation.lease_id)
     save = operation.save
-    if not well_formed(save.checkpoint):
-        raise Refusal("stale_save", "the checkpoint is none: it lacks its states, charges or plan")
     last = tx.row("run", run_id=save.run_id)
     if last is None:
         return _first_save(tx, operation, lease)
     if last["task"] != lease["task"]:
         raise Refusal("stale_save", "the run is another task's")
-    if save.sequence == last["sequence"] and save.checkpoint == last["checkpoint"]:
+    if save.sequence == last["sequence"] and _is_stored(tx, operation):
         return Replayed()
     if save.sequence != number(last, "sequence") + 1 or save.parent_run_id != last["parent"]:
         raise Refusal("stale_save", f"the run's last save is number {last['sequence']}")
-    fault = regression(text(last, "checkpoint"), save.checkpoint)
+    said = difference(save.checkpoint)
+    if said is None:
+        raise Refusal("stale_save", "the save is none: after its first one a run saves what changed, and its charges")
+    fault = regression(_head(last), said)
     if fault is not None:
         raise Refusal("stale_save", fault)
-    previous = text(last, "digest")
-    written = tx.write(
-        "update_run",
-        run_id=save.run_id,
-        sequence=save.sequence,
-        digest=chain_digest(save.sequence, previous, save.checkpoint),
-        previous=previous,
-        checkpoint=save.checkpoint,
-        attempt=lease["attempt"],
-    )
+    digest = chain_digest(save.sequence, text(last, "digest"), save.checkpoint)
+    key = {"run_id": save.run_id, "sequence": save.sequence, "digest": digest}
+    written = tx.write("update_run", **key, attempt=lease["attempt"], stop_reason=said.stop_reason, **said.charges)
     if not written:
         raise Refusal("stale_save", "somebody else has saved this run")
+    _move_states(tx, save.run_id, said)
+    tx.write("insert_save", **key, body=save.checkpoint)
     return Applied()
 
 
 def _first_save(tx: Transaction, operation: SaveRun, lease: Row) -> Outcome:
     save = operation.save
+    said = whole(save.checkpoint)
     if save.sequence != 1:
         raise Refusal("stale_save", "the run has no save yet")
+    if said is None:
+        raise Refusal("stale_save", "the checkpoint is none: it lacks its states, charges or plan")
     ordinal = tx.row("run_ordinal", task=lease["task"])
+    key = {"run_id": save.run_id, "sequence": 1, "digest": chain_digest(1, "", save.checkpoint)}
     tx.write(
         "insert_run",
-        run_id=save.run_id,
+        **key,
         task=lease["task"],
         parent=save.parent_run_id,
         ordinal=ordinal["ordinal"] if ordinal else 1,
-        sequence=save.sequence,
-        digest=chain_digest(save.sequence, "", save.checkpoint),
-        previous="",
-        checkpoint=save.checkpoint,
         attempt=lease["attempt"],
+        plan_digest=said.plan_digest,
+        stop_reason=said.stop_reason,
+        **said.charges,
     )
+    tx.write("insert_states", run_id=save.run_id, pairs=json.dumps(sorted(said.states.items())))
+    tx.write("insert_save", **key, body=save.checkpoint)
     return Applied()
 
 
-def well_formed(checkpoint: str) -> bool:
-    """Whether a text has what is later read of a checkpoint. The run level checks the rest when it restores one."""
+def _is_stored(tx: Transaction, operation: SaveRun) -> bool:
+    """Whether this very save is the last one: its answer was lost, and it is asked again."""
+    stored = tx.row("save", run_id=operation.save.run_id, sequence=operation.save.sequence)
+    return stored is not None and stored["body"] == operation.save.checkpoint
+
+
+def _head(run: Row) -> Said:
+    """What the last save of a run said, but for the states. A run that was damaged before has no charges."""
     try:
-        said = json.loads(checkpoint)
-        states = dict(said["states"])
-        charges = [said[charge] for charge in _CHARGES]
-    except (ValueError, KeyError, TypeError):
-        return False
-    words = [*states, *states.values(), said.get("plan_digest")]
-    return "stop_reason" in said and all(isinstance(word, str) for word in words) and all(map(_is_whole, charges))
+        charges = {name: number(run, name) for name in CHARGES}
+        stop = None if run["stop_reason"] is None else text(run, "stop_reason")
+        return Said(text(run, "plan_digest"), {}, charges, stop)
+    except TypeError:
+        raise Refusal("stale_save", "what is stored of the run is damaged") from None
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _move_states(tx: Transaction, run_id: str, said: Said) -> None:
+    """Write the states that changed, each from the one state that it may come from."""
+    for action, state in sorted(said.states.items()):
+        key = {"run_id": run_id, "action_id": action}
+        if not tx.write("move_state", **key, state=state, before=BEFORE.get(state)):
+            raise Refusal("stale_save", f"the action cannot have come to be {state}: {action}")
 
 
-def regression(last: str, following: str) -> str | None:
-    """Why a checkpoint does not extend the one before, or None where it does."""
-    before, after = json.loads(last), json.loads(following)
-    if before["plan_digest"] != after["plan_digest"]:
-        return "the plan is another one"
-    if any(after[charge] < before[charge] for charge in _CHARGES):
-        return "its charges are lower"
-    if before["stop_reason"] is not None and before["stop_reason"] != after["stop_reason"]:
-        return "the run had stopped"
-    states = dict(after["states"])
-    if any(states.get(action) != state for action, state in before["states"] if state in _FINAL):
-        return "an action's end has changed"
-    return None
+def _is_running(tx: Transaction, run_id: str, action_id: str) -> bool:
+    """Whether the run's last save has this action in flight."""
+    found = tx.row("state", run_id=run_id, action_id=action_id)
+    return found is not None and found["state"] == "running"
 
 
 def hand_over(tx: Transaction, operation: HandOverEffect) -> Outcome:
@@ -118,10 +110,11 @@ def hand_over(tx: Transaction, operation: HandOverEffect) -> Outcome:
     run = tx.row("run", run_id=entry.run_id)
     if run is None or run["task"] != lease["task"]:
         raise Refusal("not_admitted", "the run has no checkpoint of this task")
-    if dict(json.loads(text(run, "checkpoint"))["states"]).get(entry.action_id) != "running":
+    if not _is_running(tx, entry.run_id, entry.action_id):
         raise Refusal("not_admitted", "the run's checkpoint does not admit this action")
-    if tx.row("entry", run_id=entry.run_id, action_id=entry.action_id) is not None:
-        raise Refusal("handed_over_before")
+    before = tx.row("entry", run_id=entry.run_id, action_id=entry.action_id)
+    if before is not None:
+        return _handed_over_again(before, operation, lease)
     attempt = tx.row("attempt", attempt=lease["attempt"])
     if attempt is None:
         raise Refusal("lease_superseded")
@@ -135,8 +128,18 @@ def hand_over(tx: Transaction, operation: HandOverEffect) -> Outcome:
         serial=attempt["serial"],
         tool_id=entry.tool_id,
         arguments_digest=entry.arguments_digest,
+        nonce=entry.nonce,
     )
     return Applied()
+
+
+def _handed_over_again(before: Row, operation: HandOverEffect, lease: Row) -> Outcome:
+    """The same hand-over, asked again because its answer was lost, is the same answer. Any other comes too late."""
+    nonce = operation.entry.nonce
+    same = before["attempt"] == lease["attempt"] and before["nonce"] == nonce and before["state"] == "handed_over"
+    if nonce and same:
+        return Replayed()
+    raise Refusal("handed_over_before")
 
 
 def withdraw(tx: Transaction, operation: WithdrawEffect) -> Outcome:

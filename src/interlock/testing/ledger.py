@@ -7,12 +7,12 @@ supersedes the one before.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from interlock.clock import Clock, SystemClock, new_id
 from interlock.errors import Conflict, LeaseSuperseded, NotFound, ReportConflict
+from interlock.fleet.checkpoints import BEFORE, difference, regression, whole
 from interlock.fleet.model import (
     AttemptId,
     DeviceRef,
@@ -27,17 +27,20 @@ from interlock.fleet.model import (
 )
 
 DEVICE = DeviceRef(HostId("host"), "device")
-_FINAL = frozenset({"committed", "failed", "review_required"})
-_CHARGES = ("admitted_actions", "reserved_units", "elapsed_ns")
 
 
 @dataclass
 class MemoryRecord:
-    """What outlives the attempts of one task: runs in their order, journal, outputs and the ending."""
+    """What outlives the attempts of one task: runs in their order, journal, outputs and the ending.
+
+    `runs` has the whole snapshot after each save of a run, and `last_saves` the last one as it was sent.
+    """
 
     clock: Clock = field(default_factory=SystemClock)
     runs: dict[str, list[RunSave]] = field(default_factory=dict)
+    last_saves: dict[str, RunSave] = field(default_factory=dict)
     journal: dict[tuple[str, str], JournalEntry] = field(default_factory=dict)
+    nonces: dict[tuple[str, str], str] = field(default_factory=dict)
     outputs: dict[str, str] = field(default_factory=dict)
     ending: Ending | None = None
     live: AttemptId | None = None
@@ -67,25 +70,27 @@ class MemoryLedger:
     async def save(self, save: RunSave) -> None:
         """See `AttemptLedger.save`."""
         self._check_lease()
-        saves = self.record.runs.get(save.run_id, [])
-        if saves and save == saves[-1]:
+        if save == self.record.last_saves.get(save.run_id):
             return
-        fault = _regression(saves[-1], save) if saves else None
+        saves = self.record.runs.get(save.run_id, [])
         if save.sequence != len(saves) + 1:
-            fault = f"save number {len(saves) + 1} is next"
-        if fault is not None:
-            raise Conflict(fault)
-        self.record.runs[save.run_id] = [*saves, save]
+            message = f"save number {len(saves) + 1} is next"
+            raise Conflict(message)
+        snapshot = _extended(saves[-1], save) if saves else _first(save)
+        self.record.last_saves[save.run_id] = save
+        self.record.runs[save.run_id] = [*saves, replace(save, checkpoint=snapshot)]
 
     async def hand_over(self, entry: HandOver) -> None:
         """See `AttemptLedger.hand_over`. The run's last save must have the action `running`."""
         self._check_lease()
         key = (entry.run_id, entry.action_id)
-        saves = self.record.runs.get(entry.run_id)
-        if not saves or _states(saves[-1]).get(entry.action_id) != "running":
+        if not self._is_running(entry.run_id, entry.action_id):
             message = "the run's checkpoint does not admit this action"
             raise Conflict(message)
-        if key in self.record.journal:
+        before = self.record.journal.get(key)
+        if before is not None:
+            if entry.nonce and entry.nonce == self.record.nonces.get(key) and self._has_handed_over(before):
+                return
             message = "this effect was handed over before"
             raise Conflict(message)
         self.record.journal[key] = JournalEntry(
@@ -98,6 +103,7 @@ class MemoryLedger:
             state=EntryState.HANDED_OVER,
             handed_over_at=self.record.clock.now(),
         )
+        self.record.nonces[key] = entry.nonce
 
     async def withdraw(self, run_id: str, action_id: str) -> None:
         """See `AttemptLedger.withdraw`. Also a probe's answer that an effect of an earlier attempt did not happen."""
@@ -141,6 +147,14 @@ class MemoryLedger:
             message = "the lease is lost"
             raise LeaseSuperseded(message)
 
+    def _has_handed_over(self, entry: JournalEntry) -> bool:
+        return entry.attempt_id == self.attempt and entry.state is EntryState.HANDED_OVER
+
+    def _is_running(self, run_id: str, action_id: str) -> bool:
+        saves = self.record.runs.get(run_id)
+        said = whole(saves[-1].checkpoint) if saves else None
+        return said is not None and said.states.get(action_id) == "running"
+
     def _open_entry(self, run_id: str, action_id: str, target: EntryState) -> JournalEntry:
         """The entry, where it is handed over, or where it is so closed already: the same again is the same answer."""
         entry = self.record.journal.get((run_id, action_id))
@@ -154,20 +168,26 @@ class MemoryLedger:
         self.record.journal[entry.run_id, entry.action_id] = closed
 
 
-def _states(save: RunSave) -> Mapping[str, str]:
-    return dict(json.loads(save.checkpoint)["states"])
+def _first(save: RunSave) -> str:
+    """A run's first save, which is whole."""
+    if whole(save.checkpoint) is None:
+        message = "the checkpoint is none: it lacks its states, charges or plan"
+        raise Conflict(message)
+    return save.checkpoint
 
 
-def _regression(last: RunSave, save: RunSave) -> str | None:
-    """Why a save does not extend the one before, or None where it does."""
-    before, after = json.loads(last.checkpoint), json.loads(save.checkpoint)
-    if save.parent_run_id != last.parent_run_id or before["plan_digest"] != after["plan_digest"]:
-        return "it is of another plan"
-    if any(after[charge] < before[charge] for charge in _CHARGES):
-        return "its charges are lower"
-    if before["stop_reason"] not in {None, after["stop_reason"]}:
-        return "the run has stopped"
-    states = _states(save)
-    if any(states.get(key) != state for key, state in _states(last).items() if state in _FINAL):
-        return "an action's end has changed"
-    return None
+def _extended(last: RunSave, save: RunSave) -> str:
+    """The whole snapshot after a save that has what changed since the one before."""
+    before, after = whole(last.checkpoint), difference(save.checkpoint)
+    if before is None or after is None or save.parent_run_id != last.parent_run_id:
+        message = "the save is none of this run"
+        raise Conflict(message)
+    fault = regression(before, after)
+    if fault is not None:
+        raise Conflict(fault)
+    if any(BEFORE.get(state) != before.states.get(action, "") for action, state in after.states.items()):
+        message = "an action cannot have come to be there"
+        raise Conflict(message)
+    states = sorted({**before.states, **after.states}.items())
+    now = {"states": [list(pair) for pair in states], **after.charges, "stop_reason": after.stop_reason}
+    return json.dumps({**json.loads(last.checkpoint), **now}, separators=(",", ":"))
