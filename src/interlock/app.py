@@ -143,6 +143,7 @@ async def running(settings: AppSettings, *, serve: bool = True) -> AsyncIterator
         now = await _running(fleet, settings)
         group = await stack.enter_async_context(_until_left(now))
         scheduler = TaskScheduler(fleet)
+        await scheduler.adopt()
         # Deadlines that passed while nobody looked are moved before anything is served.
         await scheduler.expire()
         if serve:

@@ -113,9 +113,25 @@ class LeaseSuperseded(InterlockError):
 
 
 class QueueFull(InterlockError):
-    """The queue holds as many tasks as it may. Nothing was written: come back later."""
+    """The queue holds as many tasks as it may. Nothing was written: come back later.
+
+    `eligible_devices` is how many devices in service could run the task, `retry_after_seconds` an estimate of when the
+    queue has room, from how long devices were held lately; None where nothing is known of that.
+    """
 
     code = "queue_full"
+
+    def __init__(
+        self, message: str, *, eligible_devices: int | None = None, retry_after_seconds: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.eligible_devices = eligible_devices
+        self.retry_after_seconds = retry_after_seconds
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        """Both numbers."""
+        return {"eligible_devices": self.eligible_devices, "retry_after_seconds": self.retry_after_seconds}
 
 
 class StoreHeld(InterlockError):

@@ -23,6 +23,7 @@ class Event(StrEnum):
     TASK_REQUEUED = "task.requeued"
     GRANT_REFUSED = "grant.refused"
     LEASE_LOST = "lease.lost"
+    QUEUE_TIMED_OUT = "queue.timed_out"
     SWEEP_FAILED = "sweep.failed"
     ASSIGN_FAILED = "assign.failed"
     BEAT_FAILED = "beat.failed"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -95,6 +97,7 @@ async def test_a_faulty_workflow_is_refused_with_every_fault(fleet: Fleet | Remo
         (SubmitRequest(GoalRequest("g", "no agent")), InvalidInput),
         (SubmitRequest(GoalRequest("g", "a:b"), max_attempts=0), InvalidInput),
         (SubmitRequest(GoalRequest("g", "a:b"), priority=10**30), InvalidInput),
+        (SubmitRequest(GoalRequest("g", "a:b"), queue_timeout_seconds=-1.0), InvalidInput),
         (SubmitRequest(GoalRequest("g", "a:b"), idempotency_key="k" * 257), InvalidInput),
         (SubmitRequest(GoalRequest("g", "a:b"), idempotency_key=""), InvalidInput),
         (SubmitRequest(WorkflowRequest(digest="sha256:none")), NotFound),
@@ -120,11 +123,18 @@ async def test_two_submissions_without_a_key_are_two_tasks(fleet: Fleet | Remote
     assert await fleet.submit(goal()) != await fleet.submit(goal())
 
 
+async def test_a_task_is_held_until_the_time_that_was_asked_for(fleet: Fleet | RemoteFleet) -> None:
+    later = datetime(2100, 1, 1, tzinfo=UTC)
+    task = (await fleet.get(await fleet.submit(replace(goal(), not_before=later)))).task
+    assert (task.status, task.held_until, task.held_for) == ("queued", later, "not_before")
+
+
 async def test_a_full_queue_refuses(fleet: Fleet | RemoteFleet) -> None:
     for _ in range(5):
         await fleet.submit(goal())
-    with pytest.raises(QueueFull):
+    with pytest.raises(QueueFull) as caught:
         await fleet.submit(goal())
+    assert caught.value.facts == {"eligible_devices": 0, "retry_after_seconds": None}
 
 
 @pytest.mark.parametrize("ask", ["get", "cancel", "why"])

@@ -173,3 +173,15 @@ def test_only_its_owner_reads_the_token(running: Shell) -> None:
     token: Path = running.data / "control" / "token"
     assert token.stat().st_mode & 0o777 == 0o600
     assert (running.data / "control").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_task_waits_no_longer_and_starts_no_sooner_than_it_was_told(running: Shell) -> None:
+    impossible = running.run(
+        "submit", "-w", "greet.yaml", "--tag", "no-such", "--queue-timeout", "0.2", "--wait", "--json"
+    )
+    assert (impossible.code, impossible.json["task"]["reason"]) == (1, "queue_timeout")
+    held = running.run("submit", "-w", "greet.yaml", "--not-before", "2100-01-01T08:00:00Z").out.strip()
+    assert "it is held until 08:00:00 UTC: not_before" in running.run("why", held).out
+    wrong = running.run("submit", "-w", "greet.yaml", "--not-before", "tomorrow")
+    assert wrong.code == 2
+    assert "%Y-%m-%dT%H:%M:%S%z" in wrong.err

@@ -234,3 +234,14 @@ def test_usage_and_help(shell: Shell) -> None:
     done = shell.run("zap", "--json")
     assert (done.code, done.json["error"]["code"]) == (2, "usage")
     assert json.dumps(done.json).count("zap") == 1
+
+
+def test_up_takes_a_strategy_by_its_name_and_a_depth(shell: Shell) -> None:
+    wrong = shell.run("up", "--port", "0", "--strategy", "random")
+    assert wrong.code == 2
+    assert "configure one of best_fit, fair_share, fifo_match, least_recently_used, priority" in wrong.err
+    process = shell.up("--strategy", "priority", "--max-queue-depth", "1", "--queue-timeout", "60")
+    assert shell.run("submit", "-w", "greet.yaml", "--tag", "no-such").code == 0
+    refused = shell.run("submit", "-w", "greet.yaml", "--json")
+    assert (refused.code, refused.json["error"]["code"]) == (4, "queue_full")
+    assert stopped(process).code == 0

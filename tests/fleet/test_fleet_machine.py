@@ -65,7 +65,7 @@ class FleetHistory(RuleBasedStateMachine):
         try:
             self.do(self.pool.goal(f"goal {key}", key=key, tags=tags, device=pin))
         except QueueFull:
-            assert depth == 5
+            assert depth >= 5  # what came back after an attempt passed the limit
         except InterlockError as error:
             assert error.code == "conflict"
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 
-from interlock.errors import InterlockError, InvalidWorkflow, Unavailable
+from interlock.errors import InterlockError, InvalidWorkflow, QueueFull, Unavailable
 
 CONTENT_TYPE = "application/problem+json"
 _SERVER_FAULT = 500
@@ -34,6 +34,12 @@ def raised(status: int, body: bytes) -> InterlockError:
         return Unavailable(f"the control plane answered {status} in a way that is not its own: is the address right?")
     if code == InvalidWorkflow.code:
         return InvalidWorkflow(tuple(str(fault) for fault in facts.get("faults", ())))
+    if code == QueueFull.code:
+        return QueueFull(
+            detail,
+            eligible_devices=facts.get("eligible_devices"),
+            retry_after_seconds=facts.get("retry_after_seconds"),
+        )
     kind = _KINDS.get(code)
     if kind is not None:
         return kind(detail)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import traceback
 
 from fastapi import FastAPI, Request, Response
@@ -100,7 +101,10 @@ async def _on_refusal(request: Request, error: Exception) -> Response:
     if not isinstance(error, InterlockError):
         raise error
     status = status_of(error)
-    return _answer(status, problem(status, error.code, str(error), error.facts))
+    answer = _answer(status, problem(status, error.code, str(error), error.facts))
+    if isinstance(error, QueueFull) and error.retry_after_seconds is not None:
+        answer.headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_seconds)))
+    return answer
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:

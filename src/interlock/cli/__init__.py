@@ -15,9 +15,10 @@ import typer
 from interlock import __version__
 from interlock.api.local import data_directory
 from interlock.cli import devices, doctor, reviews, tasks
-from interlock.cli.options import AsJson, Data, Inputs, Policy, Tags
+from interlock.cli.options import AsJson, Data, Inputs, Policy, QueueDepth, QueueTimeout, Strategy, Tags
 from interlock.cli.output import Exit, exit_of, print_error
 from interlock.errors import InterlockError
+from interlock.fleet.settings import FleetSettings
 
 DEFAULT_PORT = 7410
 EXITS = (
@@ -55,7 +56,7 @@ def _root(
     del version
 
 
-def up(
+def up(  # noqa: PLR0913 - one parameter for each option
     *,
     data: Data = None,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = DEFAULT_PORT,
@@ -72,6 +73,9 @@ def up(
         Optional[Path],  # noqa: UP045
         typer.Option("--agent-path", metavar="DIR", help="Where agents are found; else the current directory."),
     ] = None,
+    strategy: Strategy = FleetSettings.strategy,
+    max_queue_depth: QueueDepth = FleetSettings.max_queue_depth,
+    queue_timeout: QueueTimeout = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a control plane and a local host.
@@ -89,6 +93,7 @@ def up(
         policy=chosen_policy(policy),
         agent_path=(agent_path or Path.cwd()).absolute(),
         port=port,
+        fleet=FleetSettings(strategy=strategy, max_queue_depth=max_queue_depth, queue_timeout_seconds=queue_timeout),
     )
     asyncio.run(serve(settings, as_json=as_json))
 

@@ -12,6 +12,7 @@ import yaml
 
 from interlock.api.local import VARIABLE
 from interlock.errors import InvalidInput
+from interlock.fleet.settings import LONGEST_WAIT_SECONDS
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, errors too.")]
 Data = Annotated[
@@ -27,6 +28,20 @@ Inputs = Annotated[
 Policy = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option("--policy", metavar="FILE", help="Who may call what, as YAML; else every shell tool and agent."),
+]
+Strategy = Annotated[
+    str, typer.Option("--strategy", metavar="NAME", help="Which device runs which task: see the page on the fleet.")
+]
+QueueDepth = Annotated[int, typer.Option("--max-queue-depth", min=1, help="How many tasks may be queued.")]
+QueueTimeout = Annotated[
+    Optional[float],  # noqa: UP045
+    typer.Option(
+        "--queue-timeout",
+        metavar="SECONDS",
+        min=0.001,
+        max=LONGEST_WAIT_SECONDS,
+        help="Fail a task that has waited this long for a device.",
+    ),
 ]
 Tags = Annotated[list[str], typer.Option("--tag", "-t", metavar="TAG", help="A tag. Repeatable.")]
 

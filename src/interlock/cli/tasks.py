@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -10,7 +11,7 @@ import typer
 from interlock.api import wire
 from interlock.api.client import Client
 from interlock.cli.follow import Follower
-from interlock.cli.options import AsJson, Data, Inputs, Tags, parsed_inputs, read_text
+from interlock.cli.options import AsJson, Data, Inputs, QueueTimeout, Tags, parsed_inputs, read_text
 from interlock.cli.output import Exit, clean, print_json, table, tell, to_person, word
 from interlock.cli.showing import at, print_task
 from interlock.errors import InvalidInput
@@ -18,6 +19,7 @@ from interlock.fleet.model import Constraints, DeviceRef
 from interlock.fleet.service import GoalRequest, SubmitRequest, WorkflowRequest
 from interlock.fleet.views import TaskDetail
 
+TIMES = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M%z"]
 TaskId = Annotated[str, typer.Argument(metavar="TASK", help="The task's id.")]
 
 
@@ -38,6 +40,13 @@ def submit(  # noqa: PLR0913 - one parameter for each option
     device: Annotated[Optional[str], typer.Option("--device", metavar="HOST/SERIAL", help="This device alone.")] = None,  # noqa: UP045
     priority: Annotated[int, typer.Option("--priority", help="For strategies that rank by it: higher is sooner.")] = 0,
     key: Annotated[Optional[str], typer.Option("--key", help="The same key again gives the same task.")] = None,  # noqa: UP045
+    not_before: Annotated[
+        Optional[datetime],  # noqa: UP045
+        typer.Option(
+            "--not-before", metavar="TIME", formats=TIMES, help="Hold it until this time: 2030-01-31T08:00:00Z."
+        ),
+    ] = None,
+    queue_timeout: QueueTimeout = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Follow the task to its end; exit 1 where it is not done.")
     ] = False,
@@ -51,6 +60,8 @@ def submit(  # noqa: PLR0913 - one parameter for each option
         constraints=Constraints(driver, frozenset(tags), pinned),
         priority=priority,
         idempotency_key=key,
+        not_before=not_before,
+        queue_timeout_seconds=queue_timeout,
     )
     with Client.local(data) as client:
         task_id = client.submit(request)
@@ -141,12 +152,16 @@ def why(task_id: TaskId, *, data: Data = None, as_json: AsJson = False) -> None:
     console = to_person()
     console.print(f"{waiting.task_id} is {waiting.status}: {waiting.summary}")
     if waiting.ahead is not None:
-        console.print(f"{waiting.ahead} tasks are ahead of it")
+        console.print(f"{waiting.ahead} tasks are ahead of it" + _about(waiting.about_seconds))
     if waiting.status == "queued" and waiting.obstacles:
         shown = table("DEVICE", "WHY")
         for obstacle in waiting.obstacles:
             shown.add_row(obstacle.device, obstacle.reason)
         console.print(shown)
+
+
+def _about(seconds: float | None) -> str:
+    return "" if seconds is None else f", so its turn is in about {max(1, round(seconds))} s"
 
 
 def cancel(task_id: TaskId, *, data: Data = None, as_json: AsJson = False) -> None:

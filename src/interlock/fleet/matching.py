@@ -9,7 +9,10 @@ from interlock.fleet.model import Constraints, DeviceRef, Occupancy, Service
 
 @dataclass(frozen=True)
 class PooledDevice:
-    """A device as the scheduler sees it. `present` is whether its host was heard of lately."""
+    """A device as the scheduler sees it. `present` is whether its host was heard of lately.
+
+    `took` is for how many microseconds it was held the last time but one, if it was.
+    """
 
     device_id: str
     ref: DeviceRef
@@ -20,6 +23,7 @@ class PooledDevice:
     service: Service = Service.IN_SERVICE
     present: bool = True
     idle_since: int = 0
+    took: int | None = None
 
 
 def mismatch(constraints: Constraints, device: PooledDevice) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -18,7 +19,8 @@ from interlock.errors import (
     QueueFull,
 )
 from interlock.fleet import reading
-from interlock.fleet.matching import obstacle
+from interlock.fleet.estimates import eligible, seconds_until_free
+from interlock.fleet.matching import PooledDevice, obstacle
 from interlock.fleet.model import Constraints, DeviceRef, HostId, ReviewAnswer, TaskId
 from interlock.fleet.service import GoalRequest, SubmitRequest, WorkflowRequest
 from interlock.fleet.session import HostSession
@@ -37,6 +39,7 @@ from interlock.fleet.store import (
     Submit,
 )
 from interlock.fleet.strategies import strategy_named
+from interlock.fleet.submission import body_digest, bounded_wait, check_rank_and_key, goal_body, instant
 from interlock.fleet.views import (
     CancelAnswer,
     DeviceView,
@@ -51,9 +54,7 @@ from interlock.fleet.views import (
 from interlock.fleet.wakeups import ASSIGNABLE, Wakeups, host_topic, task_topic, wait_at_most
 from interlock.telemetry import Event, emit
 
-MAX_GOAL_CHARACTERS = 100_000
-MAX_PRIORITY = 1_000_000
-MAX_KEY_CHARACTERS = 256
+_SEEN_SECONDS = 1.0
 BACKSTOP_SECONDS = 1.0
 SHORTEST_CREDENTIAL = 16
 
@@ -119,6 +120,7 @@ class Fleet:
         self._sealer = sealer
         self._definitions = definitions
         self._clock = clock or SystemClock()
+        self._seen: tuple[float, list[PooledDevice]] | None = None
 
     async def register_host(self, name: str, credential: str) -> None:
         """Make a host known under a credential, or give it a new one. Raises `InvalidInput`."""
@@ -149,25 +151,40 @@ class Fleet:
         operation = await self._submission(request)
         (outcome,) = await self.store.commit([operation])
         if isinstance(outcome, Refused):
-            raise self._refused_submission(outcome)
+            raise await self._refused_submission(outcome, request.constraints)
         emit(Event.TASK_SUBMITTED, task=str(outcome.value))
         self.wakeups.notify(ASSIGNABLE)
         return TaskId(str(outcome.value))
 
-    def _refused_submission(self, outcome: Refused) -> Exception:
+    async def _refused_submission(self, outcome: Refused, wanted: Constraints) -> Exception:
         if outcome.code == "queue_full":
-            most = self.settings.max_queue_depth
-            return QueueFull(f"{most} tasks are queued already, which is the limit: submit again when some have run")
+            return await self._queue_full(wanted)
         if outcome.code == "idempotency_conflict":
             return Conflict(f"the idempotency key was used for {outcome.detail} with another body: use another key")
         if outcome.code == "not_found":
             return NotFound(outcome.detail)
         return InvalidInput(outcome.detail or outcome.code)
 
+    async def _queue_full(self, wanted: Constraints) -> QueueFull:
+        """The refusal with what helps the caller to choose: how many devices there are, and when to come back."""
+        pooled = await self._pooled()
+        here = eligible(Constraints(), pooled)
+        message = f"{self.settings.max_queue_depth} tasks are queued already, which is the limit: submit again "
+        soonest = seconds_until_free(here, 1)
+        message += "when some have run" if soonest is None else f"in about {max(1, math.ceil(soonest))} s"
+        return QueueFull(message, eligible_devices=len(eligible(wanted, pooled)), retry_after_seconds=soonest)
+
+    async def _pooled(self) -> list[PooledDevice]:
+        """Every device, looked at once a second at most: a full queue must not cost more than one with room."""
+        now = self._clock.elapsed()
+        if self._seen is None or now - self._seen[0] >= _SEEN_SECONDS:
+            self._seen = now, await reading.pooled_devices(self.store)
+        return self._seen[1]
+
     async def _submission(self, request: SubmitRequest) -> Submit:
         work = request.work
         if isinstance(work, GoalRequest):
-            body, label, definition = _goal_body(work), "goal", None
+            body, label, definition = goal_body(work), "goal", None
             digest = None
         else:
             checked, definition = await self._definition(work)
@@ -177,13 +194,16 @@ class Fleet:
         if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= 100:  # noqa: PLR2004
             message = "max_attempts is a whole number from 1 to 100"
             raise InvalidInput(message)
-        _check_rank_and_key(request)
+        check_rank_and_key(request)
+        timeout = request.queue_timeout_seconds
+        if timeout is None:
+            timeout = self.settings.queue_timeout_seconds
         return Submit(
             task_id=TaskId(new_id("task")),
             kind="goal" if digest is None else "workflow",
             label=label,
             sealed=self._seal(body),
-            body_digest=_body_digest(request, body),
+            body_digest=body_digest(request, body),
             workflow=digest,
             constraints=request.constraints,
             ranker=self.strategy,
@@ -193,6 +213,8 @@ class Fleet:
             max_attempts=attempts,
             max_queue_depth=self.settings.max_queue_depth,
             definition=definition,
+            not_before=instant(request.not_before),
+            queue_timeout=bounded_wait(timeout),
         )
 
     async def _definition(self, work: WorkflowRequest) -> tuple[CheckedDefinition, Define | None]:
@@ -240,11 +262,13 @@ class Fleet:
         wanted = Constraints(task.driver_type, frozenset(task.tags), pin)
         pooled = await reading.pooled_devices(self.store)
         obstacles = [(str(device.ref), obstacle(wanted, device)) for device in pooled]
+        ahead = int(str(place[0]["ahead"])) if place and task.status == "queued" and not task.held_for else None
         return Waiting(
             task_id=task_id,
             status=task.status,
             summary=reading.summary(task, [reason for _, reason in obstacles]),
-            ahead=int(str(place[0]["ahead"])) if place and task.status == "queued" and not task.held_for else None,
+            ahead=ahead,
+            about_seconds=None if ahead is None else seconds_until_free(eligible(wanted, pooled), ahead + 1),
             obstacles=tuple(Obstacle(name, reason or "it could take the task now") for name, reason in obstacles),
         )
 
@@ -309,50 +333,6 @@ class Fleet:
 
     def _open(self, sealed: str) -> object:
         return json.loads(self._sealer.open(sealed.encode("ascii")))
-
-
-def _goal_body(work: GoalRequest) -> dict[str, object]:
-    if not isinstance(work.goal, str) or not work.goal.strip() or len(work.goal) > MAX_GOAL_CHARACTERS:
-        message = f"a goal is 1 to {MAX_GOAL_CHARACTERS} characters"
-        raise InvalidInput(message)
-    module, colon, function = str(work.agent).partition(":")
-    if not colon or not all(part.isidentifier() for part in [*module.split("."), *function.split(".")]):
-        message = f"{work.agent!r} is not an agent: write MODULE:FUNCTION"
-        raise InvalidInput(message)
-    if not 1 <= work.max_calls <= 10_000 or not 0 < work.max_elapsed_seconds <= 10**7:  # noqa: PLR2004
-        message = "max_calls is from 1 to 10000, max_elapsed_seconds more than 0 and at most 10000000"
-        raise InvalidInput(message)
-    return {
-        "goal": work.goal,
-        "agent": work.agent,
-        "max_calls": work.max_calls,
-        "max_elapsed_seconds": work.max_elapsed_seconds,
-    }
-
-
-def _check_rank_and_key(request: SubmitRequest) -> None:
-    """What a strategy counts with and what an index holds, within bounds."""
-    priority, key = request.priority, request.idempotency_key
-    if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > MAX_PRIORITY:
-        message = f"priority is a whole number from {-MAX_PRIORITY} to {MAX_PRIORITY}"
-        raise InvalidInput(message)
-    if key is not None and (not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY_CHARACTERS):
-        message = f"an idempotency key is a text of 1 to {MAX_KEY_CHARACTERS} characters"
-        raise InvalidInput(message)
-
-
-def _body_digest(request: SubmitRequest, body: Mapping[str, object]) -> str:
-    """The digest of everything that makes two submissions the same."""
-    constraints = request.constraints
-    said = [
-        body,
-        constraints.driver_type,
-        sorted(constraints.tags),
-        str(constraints.device),
-        request.priority,
-        request.max_attempts,
-    ]
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def _refused_resolution(outcome: Refused) -> Exception:

@@ -292,6 +292,7 @@ def _pooled(row: Row) -> PooledDevice:
         occupancy=Occupancy(str(row["occupancy"])),
         service=Service(str(row["service"])),
         present=bool(row["present"]),
+        took=None if row["took"] is None else _whole(row["took"]),
     )
 
 

@@ -11,7 +11,7 @@ from interlock.fleet.matching import PooledDevice
 from interlock.fleet.model import AttemptId, DeviceId, LeaseId, TaskId
 from interlock.fleet.operations import Fleet
 from interlock.fleet.settings import microseconds
-from interlock.fleet.store import AdoptStrategy, Applied, Grant, Refused, Sweep
+from interlock.fleet.store import AdoptStrategy, Applied, Grant, Refused, Sweep, Swept
 from interlock.fleet.strategies import AssignmentStrategy, QueuedTask, Snapshot, uses_history, view_of
 from interlock.fleet.wakeups import ASSIGNABLE, host_topic, task_topic, wait_at_most
 from interlock.telemetry import Event, emit
@@ -70,13 +70,14 @@ class TaskScheduler:
         """End every attempt whose deadline has passed, offer what was held until now; says how many attempts ended."""
         retry = (self._settings.retry_first_seconds, self._settings.retry_longest_seconds)
         (outcome,) = await self._store.commit([Sweep(*(microseconds(seconds) for seconds in retry))])
-        expired, offered = (
-            outcome.value if isinstance(outcome, Applied) and isinstance(outcome.value, tuple) else (0, 0)
-        )
-        if expired or offered:
-            emit(Event.LEASE_LOST, leases=expired)
+        swept = outcome.value if isinstance(outcome, Applied) and isinstance(outcome.value, Swept) else Swept()
+        if swept.expired:
+            emit(Event.LEASE_LOST, leases=swept.expired)
+        if swept.timed_out:
+            emit(Event.QUEUE_TIMED_OUT, tasks=swept.timed_out)
+        if swept.expired or swept.offered:
             self._fleet.wakeups.notify(ASSIGNABLE)
-        return int(expired)
+        return swept.expired
 
     async def run(self) -> None:
         """Assign on every change and sweep on time, until cancelled."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Protocol
 
 from interlock.fleet.model import (
@@ -52,13 +53,19 @@ class WorkflowRequest:
 
 @dataclass(frozen=True)
 class SubmitRequest:
-    """What a caller submits. The same `idempotency_key` of one submitter again gives the first task."""
+    """What a caller submits. The same `idempotency_key` of one submitter again gives the first task.
+
+    The task is held until `not_before`, an aware time. Each time it has waited for a device for as long as
+    `queue_timeout_seconds`, it ends `failed` with the reason `queue_timeout`; None means as long as the fleet says.
+    """
 
     work: GoalRequest | WorkflowRequest
     constraints: Constraints = field(default_factory=Constraints)
     priority: int = 0
     idempotency_key: str | None = None
     max_attempts: int | None = None
+    not_before: datetime | None = None
+    queue_timeout_seconds: float | None = None
     submitter: str = "local"
 
 

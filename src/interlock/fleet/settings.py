@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from interlock.clock import MICROSECONDS
 
+LONGEST_WAIT_SECONDS = 1_000_000_000
+
 
 def microseconds(seconds: float) -> int:
     """A duration as the store takes it."""
@@ -20,6 +22,7 @@ class FleetSettings:
     be renewed, which its host does every `renew_every_seconds`. `beat_every_seconds`: how often a host is heard of.
     `sweep_every_seconds`: how often deadlines are looked at, and the most that an assignment can be late by.
     `retry_first_seconds`, `retry_longest_seconds`: the back-off before a task is tried again.
+    `queue_timeout_seconds`: how long a task may wait for a device where its submission does not say, None for ever.
     """
 
     strategy: str = "fifo_match"
@@ -32,4 +35,5 @@ class FleetSettings:
     sweep_every_seconds: float = 1.0
     retry_first_seconds: float = 1.0
     retry_longest_seconds: float = 60.0
+    queue_timeout_seconds: float | None = None
     long_poll_seconds: float = 20.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from interlock.fleet.model import (
     AttemptId,
@@ -74,6 +74,8 @@ class Define:
 class Submit:
     """Queue a task, and keep its definition first where it brings one.
 
+    It is held until `not_before`, and ends when it has waited for `queue_timeout` without a device.
+
     Refused: `queue_full`, `idempotency_conflict`, `too_many_shapes`, `invalid_rank`, `not_found` (workflow).
     """
 
@@ -91,6 +93,8 @@ class Submit:
     max_attempts: int = 3
     max_queue_depth: int = 10_000
     definition: Define | None = None
+    not_before: int | None = None
+    queue_timeout: int | None = None
 
 
 @dataclass(frozen=True)
@@ -282,10 +286,21 @@ class ForceRelease:
 
 @dataclass(frozen=True)
 class Sweep:
-    """End every attempt whose deadline has passed, and offer what was held until now."""
+    """End every attempt whose deadline has passed, and what has waited for too long; offer what was held until now.
+
+    Applied with `Swept`.
+    """
 
     retry_first: int = 1_000_000
     retry_longest: int = 60_000_000
+
+
+class Swept(NamedTuple):
+    """How many attempts have expired, how many held tasks are offered now, and how many have waited for too long."""
+
+    expired: int = 0
+    offered: int = 0
+    timed_out: int = 0
 
 
 @dataclass(frozen=True)

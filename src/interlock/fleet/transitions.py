@@ -5,6 +5,7 @@ The diagrams of the documentation are drawn from `TASK_MOVES` and `DEVICE_MOVES`
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -22,6 +23,7 @@ class TaskEvent(StrEnum):
     REQUEUE = "requeue"
     GIVE_UP = "give_up"
     CANCEL = "cancel"
+    TIME_OUT = "time_out"
 
 
 class DeviceEvent(StrEnum):
@@ -39,6 +41,7 @@ class DeviceEvent(StrEnum):
 TASK_MOVES: dict[tuple[TaskStatus, TaskEvent], TaskStatus] = {
     (TaskStatus.QUEUED, TaskEvent.GRANT): TaskStatus.ASSIGNED,
     (TaskStatus.QUEUED, TaskEvent.CANCEL): TaskStatus.CANCELLED,
+    (TaskStatus.QUEUED, TaskEvent.TIME_OUT): TaskStatus.FAILED,
     (TaskStatus.ASSIGNED, TaskEvent.CLAIM): TaskStatus.DISPATCHED,
     (TaskStatus.ASSIGNED, TaskEvent.REQUEUE): TaskStatus.QUEUED,
     (TaskStatus.ASSIGNED, TaskEvent.GIVE_UP): TaskStatus.FAILED,
@@ -86,6 +89,7 @@ RELEASES = frozenset({AttemptEnd.NOT_STARTED, AttemptEnd.WORKER_LOST, AttemptEnd
 # These say nothing about the task, so they have a bound of their own and leave its attempts alone.
 UNCOUNTED = frozenset({AttemptEnd.NOT_STARTED, AttemptEnd.INTERRUPTED})
 MAX_UNCOUNTED_ENDS = 100
+_SPREAD = 0.2
 
 
 @dataclass(frozen=True)
@@ -136,6 +140,14 @@ def _device_event(end: AttemptEnd, *, claimed: bool, stopped: bool, clean: bool)
     return DeviceEvent.STOPPED_AND_CLEAN if clean else DeviceEvent.STOPPED
 
 
-def retry_delay_seconds(failures: int, *, first: float, longest: float) -> float:
-    """The back-off before the next attempt: doubling from `first`, never more than `longest`."""
-    return min(longest, first * 2.0 ** min(max(failures - 1, 0), 30))
+def retry_delay_seconds(failures: int, *, first: float, longest: float, spread: float = 0.0) -> float:
+    """The back-off before the next attempt: doubling from `first`, never more than `longest`.
+
+    `spread`, from 0 to 1, takes up to a fifth of it away, so that what was lost together does not come back together.
+    """
+    return min(longest, first * 2.0 ** min(max(failures - 1, 0), 30)) * (1.0 - _SPREAD * spread)
+
+
+def spread(lease_id: str) -> float:
+    """A number from 0 to 1 that is another one for each lease, and always the same for one: ids are made by chance."""
+    return zlib.crc32(lease_id.encode()) / 2**32

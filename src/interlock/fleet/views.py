@@ -161,12 +161,16 @@ class Obstacle:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Why a task waits: its place among those that are offered, and what keeps each device from it."""
+    """Why a task waits: its place among those that are offered, and what keeps each device from it.
+
+    `about_seconds` is an estimate of how long it will wait, from how long the devices that satisfy it were held lately.
+    """
 
     task_id: str
     status: str
     summary: str
     ahead: int | None
+    about_seconds: float | None
     obstacles: tuple[Obstacle, ...]
 
 

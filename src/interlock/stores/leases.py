@@ -16,6 +16,7 @@ from interlock.fleet.store import (
     Replayed,
     Row,
     Sweep,
+    Swept,
 )
 from interlock.fleet.transitions import (
     DEVICE_MOVES,
@@ -28,8 +29,9 @@ from interlock.fleet.transitions import (
     TaskEvent,
     close_attempt,
     retry_delay_seconds,
+    spread,
 )
-from interlock.stores.queue import cancel_queued, end_task, offer_due, requeue, take, task_to_cancel
+from interlock.stores.queue import cancel_queued, end_task, offer_due, requeue, take, task_to_cancel, time_out
 from interlock.stores.transaction import Refusal, Transaction, constraints_of, number, pooled_device, text
 
 LOSSES_TO_QUARANTINE = 5
@@ -41,7 +43,8 @@ def grant(tx: Transaction, operation: Grant) -> Outcome:
     if tx.row("attempt", attempt=operation.attempt_id) is not None:
         return Replayed(operation.attempt_id)
     take(tx, operation.task_id)
-    if not tx.write("delete_idle", device=operation.device_id):
+    idle = tx.row("delete_idle", device=operation.device_id)
+    if idle is None:
         raise Refusal("device_reserved")
     device = tx.row("device_by_id", device=operation.device_id)
     task = tx.row("task", task=operation.task_id)
@@ -51,14 +54,14 @@ def grant(tx: Transaction, operation: Grant) -> Outcome:
     reason = obstacle(constraints_of(task), seen)
     if reason is not None:
         raise Refusal("device_unsuitable", reason)
-    _bind(tx, operation, device)
+    _bind(tx, operation, device, idle)
     if operation.notes_rank:
         tx.write("note_granted", rank=task["rank"])
     return Applied(operation.attempt_id)
 
 
-def _bind(tx: Transaction, operation: Grant, device: Row) -> None:
-    fence = tx.row("raise_fence", device=operation.device_id)
+def _bind(tx: Transaction, operation: Grant, device: Row, idle: Row) -> None:
+    fence = tx.row("raise_fence", device=operation.device_id, idle_since=idle["since"])
     attempt_number = tx.row("next_number", task=operation.task_id)
     if fence is None or attempt_number is None:
         raise Refusal("not_found")
@@ -206,7 +209,10 @@ def _move_task(tx: Transaction, task: Row, closing: Closing, ended: EndAttempt) 
         return
     failures = number(task, "counted") + number(task, "uncounted") + 1
     delay = retry_delay_seconds(
-        failures, first=ended.retry_first / _MICROSECONDS, longest=ended.retry_longest / _MICROSECONDS
+        failures,
+        first=ended.retry_first / _MICROSECONDS,
+        longest=ended.retry_longest / _MICROSECONDS,
+        spread=spread(ended.lease_id),
     )
     requeue(tx, task, delay=int(delay * _MICROSECONDS), reason="retry_backoff")
 
@@ -225,7 +231,7 @@ def expire(tx: Transaction, lease: Row, sweep: Sweep) -> None:
 
 
 def sweep(tx: Transaction, operation: Sweep) -> Outcome:
-    """End what has expired, one lease apart from the other, and offer what is due. Applied with both counts."""
+    """End what has expired and what has waited for too long, each apart, and offer what is due."""
     expired = 0
     for lease in tx.rows("leases_expired"):
         try:
@@ -234,9 +240,10 @@ def sweep(tx: Transaction, operation: Sweep) -> Outcome:
         except Refusal:
             continue
         expired += 1
+    timed_out = time_out(tx)
     offered = offer_due(tx)
     tx.write("upkeep_swept")
-    return Applied((expired, offered))
+    return Applied(Swept(expired, offered, timed_out))
 
 
 def goodbye(tx: Transaction, operation: Goodbye) -> Outcome:

@@ -40,10 +40,10 @@ WHERE task.id = :task;
 -- insert_task: Keep a submitted task.
 INSERT INTO task (
   id, kind, label, sealed, body_digest, workflow, driver_type, tags, pin, rank, submitter, priority, idempotency_key,
-  max_attempts, submitted_at
+  max_attempts, submitted_at, not_before, queue_timeout
 ) VALUES (
   :task, :kind, :label, :sealed, :body_digest, :workflow, :driver_type, :tags, :pin, :rank, :submitter, :priority,
-  :idempotency_key, :max_attempts, :submitted_at
+  :idempotency_key, :max_attempts, :submitted_at, :not_before, :queue_timeout
 ) RETURNING seq;
 
 -- strategy: Which strategy gave the queued tasks their ranks, and the rank that was last granted.
@@ -101,10 +101,16 @@ INSERT INTO shape (wanted) VALUES (:wanted) RETURNING id;
 DELETE FROM shape WHERE id = :shape AND NOT EXISTS (SELECT 1 FROM ready WHERE ready.shape = :shape);
 
 -- insert_ready: Offer a queued task.
-INSERT INTO ready (task, shape, pin, rank, seq) VALUES (:task, :shape, :pin, :rank, :seq);
+INSERT INTO ready (task, shape, pin, rank, seq, until) VALUES (:task, :shape, :pin, :rank, :seq, :until);
 
 -- delete_ready: Take a task out of the offered ones.
 DELETE FROM ready WHERE task = :task RETURNING shape;
+
+-- take_ready: Take a task that has not waited for too long out of the offered ones.
+DELETE FROM ready WHERE task = :task AND (until IS NULL OR until > interlock_now()) RETURNING shape;
+
+-- ready_overdue: Tasks that have waited for too long.
+SELECT task FROM ready WHERE until <= interlock_now() ORDER BY task;
 
 -- insert_held: Keep a queued task from being offered until a time.
 INSERT INTO held (task, until, reason) VALUES (:task, :until, :reason);
@@ -192,14 +198,15 @@ UPDATE device SET losses = losses + 1 WHERE id = :device RETURNING losses, servi
 -- forget_losses: The device has worked.
 UPDATE device SET losses = 0 WHERE id = :device AND losses > 0;
 
--- raise_fence: Give the device's next fence.
-UPDATE device SET fence = fence + 1 WHERE id = :device RETURNING fence;
+-- raise_fence: Give the device's next fence, and note how long it was held the last time.
+UPDATE device SET fence = fence + 1, took = :idle_since - granted_at, granted_at = interlock_now()
+WHERE id = :device RETURNING fence;
 
 -- insert_idle: The device can be offered.
 INSERT INTO idle (device, since) VALUES (:device, interlock_now());
 
 -- delete_idle: The device is taken.
-DELETE FROM idle WHERE device = :device;
+DELETE FROM idle WHERE device = :device RETURNING since;
 
 -- insert_vacating: The device is not free yet after an attempt.
 INSERT INTO vacating (device, state, since, attempt) VALUES (:device, :state, interlock_now(), :attempt);
@@ -399,10 +406,10 @@ SELECT id FROM task WHERE predecessor = :task;
 -- insert_successor: Make the task that continues another one, with what that asked for.
 INSERT INTO task (
   id, kind, label, sealed, body_digest, workflow, driver_type, tags, pin, rank, submitter, priority, max_attempts,
-  submitted_at, predecessor
+  queue_timeout, submitted_at, predecessor
 ) SELECT
   :successor, kind, label, sealed, body_digest, workflow, driver_type, tags, pin, rank, submitter, priority,
-  max_attempts, interlock_now(), id
+  max_attempts, queue_timeout, interlock_now(), id
 FROM task WHERE id = :task RETURNING id;
 
 -- inherit_outputs: Give a successor what the actions of its predecessor left.

@@ -19,6 +19,7 @@ from interlock.stores.transaction import (
 )
 
 MAX_LIVE_SHAPES = 1_000
+QUEUE_TIMEOUT = "queue_timeout"
 _RANK_BOUND = 2**63
 
 
@@ -40,7 +41,10 @@ def submit(tx: Transaction, operation: Submit) -> Outcome:
     if not tx.write("depth_enter", most=operation.max_queue_depth):
         raise Refusal("queue_full")
     _insert(tx, operation)
-    offer(tx, _task(tx, operation.task_id), limit_shapes=True)
+    if operation.not_before is not None and operation.not_before > tx.now():
+        tx.write("insert_held", task=operation.task_id, until=operation.not_before, reason="not_before")
+    else:
+        offer(tx, _task(tx, operation.task_id), limit_shapes=True)
     return Applied(operation.task_id)
 
 
@@ -118,6 +122,8 @@ def _insert(tx: Transaction, operation: Submit) -> None:
         idempotency_key=operation.idempotency_key,
         max_attempts=operation.max_attempts,
         submitted_at=now,
+        not_before=operation.not_before,
+        queue_timeout=operation.queue_timeout,
     )
 
 
@@ -129,7 +135,10 @@ def _task(tx: Transaction, task_id: str) -> Row:
 
 
 def offer(tx: Transaction, task: Row, *, limit_shapes: bool = False) -> None:
-    """Put a queued task among those that a strategy may see, at the place that its rank and sequence give it."""
+    """Put a queued task among those that a strategy may see, at the place that its rank and sequence give it.
+
+    From now on counts how long it may wait.
+    """
     tx.write(
         "insert_ready",
         task=task["id"],
@@ -137,6 +146,7 @@ def offer(tx: Transaction, task: Row, *, limit_shapes: bool = False) -> None:
         pin=task["pin"],
         rank=task["rank"],
         seq=task["seq"],
+        until=None if task["queue_timeout"] is None else tx.now() + number(task, "queue_timeout"),
     )
 
 
@@ -174,8 +184,8 @@ def leave(tx: Transaction, task_id: str) -> bool:
 
 
 def take(tx: Transaction, task_id: str) -> None:
-    """Take an offered task out of the queue; a held one stays, and the operation is refused."""
-    ready = tx.row("delete_ready", task=task_id)
+    """Take an offered task out of the queue; a held or overdue one stays, and the operation is refused."""
+    ready = tx.row("take_ready", task=task_id)
     if ready is None:
         raise Refusal("task_moved")
     tx.write("drop_shape", shape=ready["shape"])
@@ -189,6 +199,16 @@ def offer_due(tx: Transaction) -> int:
         tx.row("delete_held", task=held["task"])
         offer(tx, _task(tx, text(held, "task")))
     return len(due)
+
+
+def time_out(tx: Transaction) -> int:
+    """End the tasks that have waited for too long, and say how many."""
+    overdue = tx.rows("ready_overdue")
+    for ready in overdue:
+        task_id = text(ready, "task")
+        leave(tx, task_id)
+        end_task(tx, _task(tx, task_id), TaskEvent.TIME_OUT, reason=QUEUE_TIMEOUT)
+    return len(overdue)
 
 
 def end_task(tx: Transaction, task: Row, event: TaskEvent, *, reason: str, result: str | None = None) -> None:
