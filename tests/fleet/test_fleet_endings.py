@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fleet.conftest import MakePool
 from fleet.pools import DONE, FAILED, Pool, ref, released, shell
-from interlock.errors import LeaseSuperseded, NotFound, ReportConflict
+from interlock.errors import InvalidInput, LeaseSuperseded, NotFound, ReportConflict
 from interlock.fleet.model import Ending, EndKind, Occupancy, TaskStatus
 from interlock.fleet.transitions import (
     DEVICE_MOVES,
@@ -296,3 +296,15 @@ def test_whatever_ends_an_attempt_the_tables_have_a_move_for_it(
     assert (Occupancy.BUSY if claimed else Occupancy.RESERVED, closing.device) in DEVICE_MOVES
     if cancel_requested:
         assert closing.task is not TaskEvent.REQUEUE
+
+
+@pytest.mark.contract("F-61")
+@pytest.mark.parametrize("reason", ["", "it broke", "No", "a" * 65, "x\x1b[31m", "password=1"])
+async def test_a_hosts_reason_is_a_word(pool: Pool, reason: str) -> None:
+    session = await pool.host("h1", shell())
+    task = await pool.goal()
+    lease = (await pool.running(session)).lease_id
+    with pytest.raises(InvalidInput, match="a word"):
+        await session.finish(lease, Ending(EndKind.FAILED, reason), stopped=True, clean=True)
+    await session.finish(lease, Ending(EndKind.FAILED, "a" * 64), stopped=True, clean=True)
+    assert (await pool.fleet.get(task)).task.reason == "a" * 64

@@ -319,6 +319,28 @@ async def test_outcome_evidence_and_output_are_one_write(pool: Pool) -> None:
     assert (effect.standing, effect.evidence) == ("committed", "marker 7")
 
 
+@pytest.mark.contract("F-79")
+async def test_what_is_no_read_in_flight_is_not_settled_as_one(pool: Pool) -> None:
+    run = await written(pool)
+    lease = run.assignment.lease_id
+    read = Settlement(RUN, "a", "committed", effect=False, output='"made up"')
+    with pytest.raises(Conflict, match="not_admitted"):
+        await run.session.settle(lease, read)
+    await run.save(run.admit("a"))
+    await run.session.settle(lease, read)
+    await run.session.settle(lease, read)
+    with pytest.raises(Conflict, match="not_admitted"):
+        await run.session.settle(lease, replace(read, action_id="b"))
+    await run.save(run.admit("b"))
+    await run.session.hand_over(lease, hand_over("b"))
+    with pytest.raises(Conflict, match="handed_over_before"):
+        await run.session.settle(lease, replace(read, action_id="b"))
+    await run.save(run.end("a"))
+    with pytest.raises(Conflict, match="not_admitted"):
+        await run.session.settle(lease, replace(read, output='"another"'))
+    assert (await pool.fleet.get(run.assignment.task_id)).outputs == {"a": "made up"}
+
+
 @pytest.mark.contract("F-72")
 async def test_a_withdrawn_effect_cannot_be_settled_and_a_settled_one_not_withdrawn(pool: Pool) -> None:
     run = await written(pool)

@@ -38,6 +38,7 @@ async def test_a_stored_workflow_is_submitted_by_its_digest(pool: Pool) -> None:
     again = await pool.fleet.submit(SubmitRequest(WorkflowRequest(digest=digest)))
     assert again != first
     assert (await pool.fleet.get(again)).task.label == "nightly"
+    assert (await pool.fleet.get(await pool.goal())).task.label == "goal agents:look"
 
 
 @pytest.mark.contract("F-03")

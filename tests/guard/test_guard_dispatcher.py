@@ -102,7 +102,7 @@ class Scene:
         self.events: list[tuple[Event, dict[str, Fact]]] = []
 
     async def dispatch(self, action: str = "a", tool: str | None = None) -> DispatchOutcome:
-        states = [[action, "running"]]
+        states = [[each, "running"] for each in sorted({action, "a", "b"})]
         checkpoint = {"plan_digest": "", "states": states, "admitted_actions": 1, "reserved_units": 1, "elapsed_ns": 0}
         run = RUN.serialize()
         if run not in self.record.runs:

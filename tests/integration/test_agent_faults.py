@@ -154,15 +154,44 @@ async def test_an_answer_that_is_lost_is_asked_again_and_nothing_runs_twice(host
 
 
 @pytest.mark.contract("S-12")
-@pytest.mark.parametrize("call", ["save", "hand_over"])
-async def test_a_write_whose_answer_is_lost_is_never_taken_for_granted(host: Host, call: str) -> None:
-    host.line.loses_answer = once(call)
+@pytest.mark.parametrize("call", ["save", "hand_over", "settle"])
+@pytest.mark.parametrize("way", ["the call", "its answer"])
+async def test_a_write_that_is_lost_is_asked_again_and_costs_no_attempt(host: Host, call: str, way: str) -> None:
+    fails = every_second(call)
+    if way == "the call":
+        host.line.fails_before = fails
+    else:
+        host.line.loses_answer = fails
     task = await host.submit(HELLO)
+    assert await host.ends(task) == ["done"]
+    assert host.ledger == ["hello"]
+    assert host.line.calls.count(call) >= 2
+
+
+@pytest.mark.contract("S-12", "G-08")
+async def test_a_hand_over_that_is_never_answered_begins_nothing(host: Host) -> None:
+    host.line.fails_before = lambda name: name == "hand_over"
+    task = await host.submit(HELLO)
+    while "renew" not in host.line.calls or host.line.calls.count("hand_over") < 3:
+        await host.fleet.wait(task, 0.1)
     ended = await host.fleet.wait(task, 40)
-    assert (ended.status, len(host.ledger) <= 1) in {("done", True), ("failed", True)}
-    if ended.status == "failed":
-        assert ended.reason == "review_required"
-        assert host.ledger == []
+    # Nothing of it was stored, so that nothing is in doubt; but this run cannot say so.
+    assert (ended.status, ended.reason, ended.in_doubt, host.ledger) == ("failed", "review_required", (), [])
+
+
+@pytest.mark.contract("G-55")
+async def test_a_task_whose_stopped_run_was_reviewed_goes_on_with_what_remains(host: Host) -> None:
+    task = await host.submit(
+        "name: late\nsteps:\n"
+        '  slow: {tool: "tool:interlock.shell/run", with: {command: "sleep 60", timeout_seconds: 0.2}}\n'
+        '  say: {tool: "tool:interlock.shell/run", with: {command: "echo said >> ledger.txt"}, needs: [slow]}\n'
+    )
+    ended = await host.fleet.wait(task, 40)
+    assert (ended.reason, ended.in_doubt) == ("review_required", ("slow",))
+    successor = (await host.fleet.resolve(task, {"slow": "happened"}, "ada")).successor_id
+    assert successor is not None
+    assert await host.ends(successor) == ["done"]
+    assert host.ledger == ["said"]
 
 
 @pytest.mark.contract("S-12")

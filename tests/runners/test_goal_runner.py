@@ -33,7 +33,7 @@ from interlock.guard.tools import Access, CallContext, Parameter, ToolContract, 
 from interlock.runners.calls import GoalTools
 from interlock.runners.goal import GoalContext, GoalRunner
 from interlock.testing.ledger import DEVICE, MemoryLedger, MemoryRecord
-from interlock.testing.tools import ScriptedTool, committed
+from interlock.testing.tools import Script, ScriptedTool, committed
 
 GET = ToolContract("tool:example.agent/get", Access.READ, (Parameter("key"),))
 PUT = ToolContract("tool:example.agent/put", parameters=(Parameter("value"),))
@@ -360,16 +360,19 @@ async def test_an_agent_that_gives_up_before_an_effect_begins_may_go_on() -> Non
 
 
 @pytest.mark.contract("G-51")
-async def test_a_later_attempt_after_any_effect_needs_an_agent_that_resumes() -> None:
+@pytest.mark.parametrize(("script", "reason"), [(committed, "not_resumable"), (unsure, "review_required")])
+async def test_a_later_attempt_after_any_effect_needs_an_agent_that_resumes(script: Script, reason: str) -> None:
     record = MemoryRecord()
+    first = Attempt(record)
+    first.put.script = script
 
     async def body(tools: GoalTools, _: GoalContext) -> object:
         await tools.call(PUT.id, value="x")
         raise asyncio.CancelledError
 
-    await Attempt(record).run(body)
+    await first.run(body)
     again = Attempt(record)
-    assert await again.run(body) == Ending(EndKind.FAILED, "review_required")
+    assert await again.run(body) == Ending(EndKind.FAILED, reason)
     assert again.put.calls == []
 
 

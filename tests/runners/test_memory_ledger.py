@@ -141,9 +141,20 @@ async def test_a_read_has_an_output_alone_and_outputs_outlive_the_attempt(
 ) -> None:
     with pytest.raises(NotFound):
         await ledger.output("a")
-    await ledger.settle(Settlement(RUN, "a", "committed", effect=False, output='{"x":1}'))
+    read = Settlement(RUN, "a", "committed", effect=False, output='{"x":1}')
+    with pytest.raises(Conflict):
+        await ledger.settle(read)
+    await ledger.save(save(1))
+    await ledger.settle(read)
     assert record.journal == {}
     assert await record.attempt().output("a") == {"x": 1}
+
+
+async def test_what_was_handed_over_is_not_settled_as_a_read(ledger: MemoryLedger) -> None:
+    await ledger.save(save(1))
+    await ledger.hand_over(hand_over())
+    with pytest.raises(Conflict):
+        await ledger.settle(Settlement(RUN, "a", "committed", effect=False, output="1"))
 
 
 async def test_a_later_attempt_can_answer_for_an_effect_in_doubt(ledger: MemoryLedger, record: MemoryRecord) -> None:

@@ -28,7 +28,10 @@ def print_task(detail: TaskDetail) -> None:
 
 def _print_head(console: Console, detail: TaskDetail) -> None:
     task = detail.task
-    console.print(Text(task.task_id, style="bold"), Text(f"{task.kind} {clean(task.label)}"))
+    console.print(
+        Text(task.task_id, style="bold"),
+        Text(clean(task.label if task.kind == "goal" else f"{task.kind} {task.label}")),
+    )
     status = word(task.status)
     if task.reason not in {None, task.status}:
         status.append(f" ({task.reason})")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+import math
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from interlock.clock import Clock, jitter
@@ -66,23 +67,41 @@ class Workers(Protocol):
 
 
 class _Ledger:
-    """The attempt's ledger, over the host's session."""
+    """The attempt's ledger, over the host's session. A write is asked again for as long as its answer is of use."""
 
-    def __init__(self, session: HostService, lease_id: LeaseId) -> None:
+    def __init__(self, session: HostService, lease_id: LeaseId, clock: Clock, until: Callable[[], float]) -> None:
         self._session = session
         self._lease_id = lease_id
+        self._clock = clock
+        self._until = until
 
     async def save(self, save: RunSave) -> None:
-        await self._session.save(self._lease_id, save)
+        await self._written(lambda: self._session.save(self._lease_id, save))
 
     async def hand_over(self, entry: HandOver) -> None:
-        await self._session.hand_over(self._lease_id, entry)
+        await self._written(lambda: self._session.hand_over(self._lease_id, entry))
 
     async def withdraw(self, run_id: str, action_id: str) -> None:
-        await self._session.withdraw(self._lease_id, run_id, action_id)
+        await self._written(lambda: self._session.withdraw(self._lease_id, run_id, action_id))
 
     async def settle(self, settlement: Settlement) -> None:
-        await self._session.settle(self._lease_id, settlement)
+        await self._written(lambda: self._session.settle(self._lease_id, settlement))
+
+    async def _written(self, ask: Callable[[], Awaitable[None]]) -> None:
+        """Ask until there is an answer, or the deadline that held when it was first asked is over.
+
+        A later deadline proves that the store can be reached: what it still does not take then, it never will.
+        """
+        deadline = self._until()
+        while True:
+            try:
+                await ask()
+            except Unavailable:
+                if self._clock.elapsed() >= min(deadline, self._until()):
+                    raise
+            else:
+                return
+            await self._clock.sleep(jitter(RETRY_SECONDS))
 
     async def output(self, action_id: str) -> object:
         return await self._session.output(self._lease_id, action_id)
@@ -118,11 +137,16 @@ class AttemptKeeper:
         # Why the attempt must end although its worker goes on, and how long it may take to.
         self._must_end: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._held_for: float | None = None
+        self._stops_at = math.inf
 
     @staticmethod
     def _until(sent: float, lease_seconds: float) -> float:
         """The local deadline: counted from when the request was sent, with a margin to stop in."""
         return sent + lease_seconds * (1 - MARGIN_SHARE)
+
+    def _asks_until(self) -> float:
+        """How long a write of the worker's is asked again: while the lease is surely good, and the worker is there."""
+        return min(self._deadline, self._stops_at)
 
     def hold(self, drain_seconds: float) -> None:
         """Let the attempt come to its next clean point, but wait no longer than `drain_seconds` for that."""
@@ -171,7 +195,7 @@ class AttemptKeeper:
         if self._held_for is not None:
             return not_started, True
         try:
-            ledger = _Ledger(self._session, self.assignment.lease_id)
+            ledger = _Ledger(self._session, self.assignment.lease_id, self._clock, self._asks_until)
             self._worker = await self._workers.start(self.assignment, ledger, self._deadline)
         except InterlockError:
             return not_started, True
@@ -183,6 +207,7 @@ class AttemptKeeper:
         awaited: set[asyncio.Future[Any]] = {ended, self._must_end}
         await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
         polite = self._politeness()
+        self._stops_at = self._clock.elapsed() + polite
         stopped = await self._worker.stop(polite)
         ending = await ended
         reason = AttemptEnd.INTERRUPTED if self._held_for is not None else AttemptEnd.WORKER_LOST

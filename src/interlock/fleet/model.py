@@ -18,6 +18,7 @@ DeviceId = NewType("DeviceId", str)
 
 MAX_TAGS = 64
 _NAME = re.compile(r"[a-z0-9_.:=-]{1,64}")
+_REASON = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _SERIAL = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
@@ -232,6 +233,11 @@ class History:
     runs: tuple[RunSave, ...] = ()
     journal: tuple[JournalEntry, ...] = ()
     reviewed_run_id: str | None = None
+
+
+def is_reason(text: str) -> bool:
+    """Whether a text may stand as the reason of an end: a word of a-z 0-9 _ that begins with a letter."""
+    return _REASON.fullmatch(text) is not None
 
 
 @dataclass(frozen=True)

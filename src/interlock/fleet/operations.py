@@ -184,7 +184,7 @@ class Fleet:
     async def _submission(self, request: SubmitRequest) -> Submit:
         work = request.work
         if isinstance(work, GoalRequest):
-            body, label, definition = goal_body(work), "goal", None
+            body, label, definition = goal_body(work), f"goal {work.agent}", None
             digest = None
         else:
             checked, definition = await self._definition(work)

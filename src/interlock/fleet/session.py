@@ -23,6 +23,7 @@ from interlock.fleet.model import (
     RunSave,
     Settlement,
     TaskId,
+    is_reason,
 )
 from interlock.fleet.settings import FleetSettings, microseconds
 from interlock.fleet.store import (
@@ -275,7 +276,10 @@ def _lease_notice(row: Row) -> LeaseNotice:
 
 
 def _attempt_end(ending: Ending) -> AttemptEnd:
-    """Which end of an attempt a host's word means."""
+    """Which end of an attempt a host's word means. Raises `InvalidInput`."""
+    if not is_reason(ending.reason):
+        message = "the reason of an end is a word: 1 to 64 of a-z 0-9 _, beginning with a letter"
+        raise InvalidInput(message)
     if ending.kind is not EndKind.RELEASED:
         return AttemptEnd(ending.kind.value)
     try:

@@ -31,6 +31,7 @@ from interlock.runners.endings import ending_of, failed
 AGENT_FAILED = "agent_failed"
 AGENT_REFUSED = "agent_refused"
 AGENT_UNKNOWN = "agent_unknown"
+NOT_RESUMABLE = "not_resumable"
 _CALL = re.compile(r"call-([0-9]{6,})")
 
 
@@ -82,8 +83,10 @@ class GoalRunner:
         if agent is None:
             return failed(AGENT_UNKNOWN)
         resumes = getattr(agent, "resumes", False) is True
-        if _record(assignment.history.journal) and not resumes:
-            return failed(StopReason.REVIEW_REQUIRED)
+        record = _record(assignment.history.journal)
+        if record and not resumes:
+            doubt = any(past.standing is Standing.IN_DOUBT for past in record)
+            return failed(StopReason.REVIEW_REQUIRED if doubt else NOT_RESUMABLE)
         budget = _budget(work, assignment.history, self.clock.elapsed())
         if budget is None:
             return failed(HISTORY_UNREADABLE)

@@ -26,11 +26,11 @@ from interlock.fleet.model import (
     TaskId,
     Work,
     WorkflowWork,
+    is_reason,
 )
 
 # That nothing was started is the agent's to say, who started it.
 _RELEASED = frozenset({"interrupted", "worker_lost"})
-_REASON_CHARACTERS = 64
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,7 @@ def _history(said: Mapping[str, Any]) -> History:
             JournalEntry(**{**each, "device": _device(each["device"]), "state": EntryState(each["state"])})
             for each in said["journal"]
         ),
+        reviewed_run_id=said["reviewed_run_id"],
     )
 
 
@@ -123,7 +124,7 @@ def ending_from_json(said: Mapping[str, object]) -> Ending:
         message = "an ending is done, failed, cancelled or released"
         raise InvalidInput(message) from None
     reason = _text(said, "reason")
-    if (kind is EndKind.RELEASED and reason not in _RELEASED) or len(reason) > _REASON_CHARACTERS:
+    if (kind is EndKind.RELEASED and reason not in _RELEASED) or not is_reason(reason):
         message = "a worker gives its task back as interrupted or worker_lost, and a reason is a word"
         raise InvalidInput(message)
     return Ending(kind, reason, _json(said))

@@ -97,21 +97,21 @@ def _move_states(tx: Transaction, run_id: str, said: Said) -> None:
             raise Refusal("stale_save", f"the action cannot have come to be {state}: {action}")
 
 
-def _is_running(tx: Transaction, run_id: str, action_id: str) -> bool:
-    """Whether the run's last save has this action in flight."""
+def _check_admitted(tx: Transaction, lease: Row, run_id: str, action_id: str) -> None:
+    """Hold an action to being in flight by the last save of a run of this task."""
+    run = tx.row("run", run_id=run_id)
+    if run is None or run["task"] != lease["task"]:
+        raise Refusal("not_admitted", "the run has no checkpoint of this task")
     found = tx.row("state", run_id=run_id, action_id=action_id)
-    return found is not None and found["state"] == "running"
+    if found is None or found["state"] != "running":
+        raise Refusal("not_admitted", "the run's checkpoint does not admit this action")
 
 
 def hand_over(tx: Transaction, operation: HandOverEffect) -> Outcome:
     """Write *handed over*, once for one effect of one run, with a checkpoint that admits it already stored."""
     lease = live_lease(tx, operation.host, operation.lease_id)
     entry = operation.entry
-    run = tx.row("run", run_id=entry.run_id)
-    if run is None or run["task"] != lease["task"]:
-        raise Refusal("not_admitted", "the run has no checkpoint of this task")
-    if not _is_running(tx, entry.run_id, entry.action_id):
-        raise Refusal("not_admitted", "the run's checkpoint does not admit this action")
+    _check_admitted(tx, lease, entry.run_id, entry.action_id)
     before = tx.row("entry", run_id=entry.run_id, action_id=entry.action_id)
     if before is not None:
         return _handed_over_again(before, operation, lease)
@@ -163,6 +163,8 @@ def settle(tx: Transaction, operation: SettleCall) -> Outcome:
         replayed = _settle_entry(tx, operation, lease)
         if replayed is not None:
             return replayed
+    else:
+        _check_read(tx, operation, lease)
     if settlement.output is not None:
         tx.write(
             "keep_output",
@@ -172,6 +174,14 @@ def settle(tx: Transaction, operation: SettleCall) -> Outcome:
             run_id=settlement.run_id,
         )
     return Applied()
+
+
+def _check_read(tx: Transaction, operation: SettleCall, lease: Row) -> None:
+    """What was handed over as an effect is never settled as a read, nor anything that is not in flight."""
+    settlement = operation.settlement
+    _check_admitted(tx, lease, settlement.run_id, settlement.action_id)
+    if tx.row("entry", run_id=settlement.run_id, action_id=settlement.action_id) is not None:
+        raise Refusal("handed_over_before", "the action was handed over as an effect: it is no read")
 
 
 def _check_word(tx: Transaction, lease: Row, key: dict[str, str]) -> None:

@@ -114,13 +114,17 @@ class MemoryLedger:
     async def settle(self, settlement: Settlement) -> None:
         """See `AttemptLedger.settle`. Also a probe's answer that an effect of an earlier attempt happened."""
         self._check_lease()
+        key = (settlement.run_id, settlement.action_id)
         if settlement.effect:
-            entry = self._open_entry(settlement.run_id, settlement.action_id, EntryState.SETTLED)
+            entry = self._open_entry(*key, EntryState.SETTLED)
             said = {"outcome": settlement.outcome, "evidence": settlement.evidence}
             if entry.state is EntryState.SETTLED and (entry.outcome, entry.evidence) != tuple(said.values()):
                 message = "another outcome is on record"
                 raise Conflict(message)
             self._close(entry, state=EntryState.SETTLED, **said)
+        elif not self._is_running(*key) or key in self.record.journal:
+            message = "this is no read in flight"
+            raise Conflict(message)
         if settlement.output is not None:
             self.record.outputs[settlement.action_id] = settlement.output
 
