@@ -38,7 +38,7 @@ LOST = LeaseId("lease_lost")
 CHECKPOINT = {
     "run_id": "run_" + "0" * 32,
     "plan_digest": "sha256:" + "0" * 64,
-    "states": [["do", "running"], ["look", "committed"]],
+    "states": [["do", "running"], ["look", "running"]],
     "admitted_actions": 2,
     "reserved_units": 2,
     "elapsed_ns": 5,
@@ -228,9 +228,15 @@ async def test_a_whole_attempt_goes_through_the_host_service(host: HostService, 
     assert (await host.renew(lease)).cancel_requested is False
     await host.save(lease, SAVE)
     await host.hand_over(lease, HandOver(RUN, "do", "tool:interlock.shell/run", "sha256:" + "1" * 64))
-    await host.settle(lease, Settlement(RUN, "look", "committed", effect=False, output='["a"]'))
+    read = Settlement(RUN, "look", "committed", effect=False, output='["a"]')
+    await host.settle(lease, read)
     await host.settle(lease, Settlement(RUN, "do", "committed", effect=True, output="{}", evidence="mark"))
     assert await host.output(lease, "look") == ["a"]
+    saved = {key: value for key, value in CHECKPOINT.items() if key not in {"run_id", "states"}}
+    changed = json.dumps({**saved, "changed": [["do", "committed"], ["look", "committed"]]})
+    await host.save(lease, RunSave(RUN, None, 2, changed))
+    with pytest.raises(Conflict):
+        await host.settle(lease, read)
     await host.finish(lease, DONE, stopped=True, clean=True)
     detail = await served.fleet.get(task_id)
     assert (detail.task.status, detail.outputs) == ("done", {"look": ["a"], "do": {}})
