@@ -24,6 +24,7 @@ class Event(StrEnum):
     GRANT_REFUSED = "grant.refused"
     LEASE_LOST = "lease.lost"
     QUEUE_TIMED_OUT = "queue.timed_out"
+    HISTORY_FORGOTTEN = "history.forgotten"
     SWEEP_FAILED = "sweep.failed"
     ASSIGN_FAILED = "assign.failed"
     BEAT_FAILED = "beat.failed"

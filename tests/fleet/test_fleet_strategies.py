@@ -335,8 +335,8 @@ async def test_a_newcomer_without_equals_comes_where_the_last_grant_was(make_poo
     session = await pool.host("h1", shell("d1"))
     ann = [await submitted(pool, "ann") for _ in range(4)]
     await order_of(pool, session, 2)
-    bob = await submitted(pool, "bob", driver_type="shell")
-    assert await order_of(pool, session, 3) == [bob, *ann[2:]]
+    bob = [await submitted(pool, "bob", driver_type="shell") for _ in range(2)]
+    assert await order_of(pool, session, 4) == [bob[0], ann[2], bob[1], ann[3]]
 
 
 @pytest.mark.contract("F-107")
@@ -385,6 +385,25 @@ async def test_another_strategy_than_before_ranks_the_queue_again(make_pool: Mak
 
 
 @pytest.mark.contract("F-108")
+async def test_ranks_that_were_given_before_another_strategy_came_count_no_more(make_pool: MakePool) -> None:
+    pool = make_pool(strategy="fair_share")
+    await pool.scheduler.adopt()
+    for _ in range(3):
+        await submitted(pool, "ann", device=ref("h1", "none"))
+    await pool.close()
+    pool = make_pool()
+    await pool.scheduler.adopt()
+    tasks = [await submitted(pool, submitter) for submitter in ("ann", "bob")]
+    for waiting in await pool.fleet.tasks():
+        if waiting.device is not None:
+            await pool.fleet.cancel(waiting.task_id)
+    await pool.close()
+    pool = make_pool(strategy="fair_share")
+    await pool.scheduler.adopt()
+    assert await order_of(pool, await pool.host("h1", shell("d1")), 2) == tasks
+
+
+@pytest.mark.contract("F-108")
 async def test_a_task_in_the_middle_of_an_attempt_comes_back_at_its_new_place(make_pool: MakePool) -> None:
     pool = make_pool()
     session = await pool.host("h1", shell("d1"))
@@ -403,12 +422,11 @@ async def test_a_task_in_the_middle_of_an_attempt_comes_back_at_its_new_place(ma
 @pytest.mark.contract("F-108")
 async def test_the_loop_adopts_before_it_assigns(make_pool: MakePool) -> None:
     pool = make_pool()
-    await submitted(pool, "ann")
-    high = await submitted(pool, "ann", priority=5)
+    low, high = await submitted(pool, "ann"), await submitted(pool, "ann", priority=5)
     await pool.close()
     pool = make_pool(strategy="priority")
     await pool.host("h1", shell("d1"))
-    with pool.fleet.wakeups.registered(task_topic(TaskId(high))) as assigned:
+    with pool.fleet.wakeups.registered(task_topic(low), task_topic(high)) as assigned:
         loop = asyncio.create_task(pool.scheduler.run())
         await assigned.wait()
     loop.cancel()

@@ -15,7 +15,7 @@ import typer
 from interlock import __version__
 from interlock.api.local import data_directory
 from interlock.cli import devices, doctor, reviews, tasks
-from interlock.cli.options import AsJson, Data, Inputs, Policy, QueueDepth, QueueTimeout, Strategy, Tags
+from interlock.cli.options import AsJson, Data, Inputs, KeepHistory, Policy, QueueDepth, QueueTimeout, Strategy, Tags
 from interlock.cli.output import Exit, exit_of, print_error
 from interlock.errors import InterlockError
 from interlock.fleet.settings import FleetSettings
@@ -76,6 +76,7 @@ def up(  # noqa: PLR0913 - one parameter for each option
     strategy: Strategy = FleetSettings.strategy,
     max_queue_depth: QueueDepth = FleetSettings.max_queue_depth,
     queue_timeout: QueueTimeout = None,
+    keep_history: KeepHistory = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a control plane and a local host.
@@ -93,7 +94,12 @@ def up(  # noqa: PLR0913 - one parameter for each option
         policy=chosen_policy(policy),
         agent_path=(agent_path or Path.cwd()).absolute(),
         port=port,
-        fleet=FleetSettings(strategy=strategy, max_queue_depth=max_queue_depth, queue_timeout_seconds=queue_timeout),
+        fleet=FleetSettings(
+            strategy=strategy,
+            max_queue_depth=max_queue_depth,
+            queue_timeout_seconds=queue_timeout,
+            keep_history_seconds=None if keep_history is None else keep_history * 86_400,
+        ),
     )
     asyncio.run(serve(settings, as_json=as_json))
 

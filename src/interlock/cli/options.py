@@ -43,6 +43,12 @@ QueueTimeout = Annotated[
         help="Fail a task that has waited this long for a device.",
     ),
 ]
+KeepHistory = Annotated[
+    Optional[float],  # noqa: UP045
+    typer.Option(
+        "--keep-history", metavar="DAYS", min=0.001, max=36_500, help="Forget tasks that ended so many days ago."
+    ),
+]
 Tags = Annotated[list[str], typer.Option("--tag", "-t", metavar="TAG", help="A tag. Repeatable.")]
 
 

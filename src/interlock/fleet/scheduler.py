@@ -68,13 +68,20 @@ class TaskScheduler:
 
     async def expire(self) -> int:
         """End every attempt whose deadline has passed, offer what was held until now; says how many attempts ended."""
-        retry = (self._settings.retry_first_seconds, self._settings.retry_longest_seconds)
-        (outcome,) = await self._store.commit([Sweep(*(microseconds(seconds) for seconds in retry))])
+        keep = self._settings.keep_history_seconds
+        operation = Sweep(
+            retry_first=microseconds(self._settings.retry_first_seconds),
+            retry_longest=microseconds(self._settings.retry_longest_seconds),
+            keep_history=None if keep is None else microseconds(keep),
+        )
+        (outcome,) = await self._store.commit([operation])
         swept = outcome.value if isinstance(outcome, Applied) and isinstance(outcome.value, Swept) else Swept()
         if swept.expired:
             emit(Event.LEASE_LOST, leases=swept.expired)
         if swept.timed_out:
             emit(Event.QUEUE_TIMED_OUT, tasks=swept.timed_out)
+        if swept.forgotten:
+            emit(Event.HISTORY_FORGOTTEN, tasks=swept.forgotten)
         if swept.expired or swept.offered:
             self._fleet.wakeups.notify(ASSIGNABLE)
         return swept.expired

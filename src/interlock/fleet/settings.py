@@ -23,6 +23,7 @@ class FleetSettings:
     `sweep_every_seconds`: how often deadlines are looked at, and the most that an assignment can be late by.
     `retry_first_seconds`, `retry_longest_seconds`: the back-off before a task is tried again.
     `queue_timeout_seconds`: how long a task may wait for a device where its submission does not say, None for ever.
+    `keep_history_seconds`: how long an ended task stays on record, None for ever.
     """
 
     strategy: str = "fifo_match"
@@ -36,4 +37,5 @@ class FleetSettings:
     retry_first_seconds: float = 1.0
     retry_longest_seconds: float = 60.0
     queue_timeout_seconds: float | None = None
+    keep_history_seconds: float | None = None
     long_poll_seconds: float = 20.0

@@ -288,19 +288,21 @@ class ForceRelease:
 class Sweep:
     """End every attempt whose deadline has passed, and what has waited for too long; offer what was held until now.
 
-    Applied with `Swept`.
+    With `keep_history`, some of the tasks that ended longer ago than that are forgotten. Applied with `Swept`.
     """
 
     retry_first: int = 1_000_000
     retry_longest: int = 60_000_000
+    keep_history: int | None = None
 
 
 class Swept(NamedTuple):
-    """How many attempts have expired, how many held tasks are offered now, and how many have waited for too long."""
+    """How many attempts have expired, and how many tasks are offered now, have waited for too long, are forgotten."""
 
     expired: int = 0
     offered: int = 0
     timed_out: int = 0
+    forgotten: int = 0
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from interlock.fleet.transitions import (
     retry_delay_seconds,
     spread,
 )
+from interlock.stores.history import forget
 from interlock.stores.queue import cancel_queued, end_task, offer_due, requeue, take, task_to_cancel, time_out
 from interlock.stores.transaction import Refusal, Transaction, constraints_of, number, pooled_device, text
 
@@ -242,8 +243,9 @@ def sweep(tx: Transaction, operation: Sweep) -> Outcome:
         expired += 1
     timed_out = time_out(tx)
     offered = offer_due(tx)
+    forgotten = 0 if operation.keep_history is None else forget(tx, operation.keep_history)
     tx.write("upkeep_swept")
-    return Applied(Swept(expired, offered, timed_out))
+    return Applied(Swept(expired, offered, timed_out, forgotten))
 
 
 def goodbye(tx: Transaction, operation: Goodbye) -> Outcome:

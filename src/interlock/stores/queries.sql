@@ -17,6 +17,41 @@ UPDATE upkeep SET clock_at = interlock_now() WHERE id = 1;
 -- upkeep_swept: Remember the time of a sweep.
 UPDATE upkeep SET swept_at = interlock_now() WHERE id = 1;
 
+-- history: The next tasks in the order of submission, with what says whether they may be forgotten.
+SELECT task.seq, task.id, task.ended_at,
+  CASE WHEN EXISTS (SELECT 1 FROM task AS successor WHERE successor.predecessor = task.id)
+    OR EXISTS (
+      SELECT 1 FROM journal WHERE journal.task = task.id AND journal.answer IS NULL
+        AND (journal.state = 'handed_over' OR journal.outcome = 'review_required')
+    )
+    OR EXISTS (SELECT 1 FROM vacating JOIN attempt ON attempt.id = vacating.attempt WHERE attempt.task = task.id)
+  THEN 1 ELSE 0 END AS needed
+FROM task WHERE task.seq > (SELECT history_seq FROM upkeep WHERE id = 1) ORDER BY task.seq LIMIT :most;
+
+-- history_looked: Remember how far the history was looked through.
+UPDATE upkeep SET history_seq = :seq WHERE id = 1;
+
+-- forget_saves: Forget the saves of a task's runs.
+DELETE FROM run_save WHERE run_id IN (SELECT run_id FROM run WHERE task = :task);
+
+-- forget_states: Forget the states of a task's runs.
+DELETE FROM run_state WHERE run_id IN (SELECT run_id FROM run WHERE task = :task);
+
+-- forget_runs: Forget a task's runs.
+DELETE FROM run WHERE task = :task;
+
+-- forget_journal: Forget a task's effects.
+DELETE FROM journal WHERE task = :task;
+
+-- forget_outputs: Forget what a task's actions gave.
+DELETE FROM output WHERE task = :task;
+
+-- forget_attempts: Forget a task's attempts.
+DELETE FROM attempt WHERE task = :task;
+
+-- forget_task: Forget a task.
+DELETE FROM task WHERE id = :task;
+
 -- outage_grace: Move each deadline that an outage may have eaten to one grace period from now, once until it is renewed.
 UPDATE lease SET expires_at = interlock_now() + :grace, graced = 1
 WHERE graced = 0 AND expires_at < interlock_now() + :grace;
