@@ -11,8 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+from actions.graphs import MOST_ACTIONS, graphs
 from actions.reference import Event, Reference, Script, ended_together
-from actions.stage import COMMITTED, FAILED, REVIEW, RUN, ManualClock, effect, read, state_words, turns
+from actions.stage import COMMITTED, FAILED, REVIEW, RUN, ManualClock, read, state_words, turns
 from interlock.actions import (
     ActionNode,
     ActionScheduler,
@@ -25,7 +26,6 @@ from interlock.actions import (
 )
 
 ANSWERS: dict[str, Any] = {"committed": COMMITTED, "failed": FAILED, "review": REVIEW, "odd": "committed"}
-MOST_ACTIONS = 60
 _MOST_MOMENTS = 400
 _BEGIN_NS = 1_000
 _BROKEN_CLOCKS = (_BEGIN_NS - 1, True, 1.5, None, 2**63, RuntimeError("canary"))
@@ -172,21 +172,6 @@ class Scripted:
     @property
     def over(self) -> bool:
         return self.task is not None and self.task.done()
-
-
-@st.composite
-def graphs(draw: st.DrawFn) -> list[ScheduledAction]:
-    """Graphs whose order is not that of the ids: an action may depend on later ids as on earlier ones."""
-    size = draw(st.sampled_from([1, 2, 3, 4, 5, 6, 8, 12, 20, 40, MOST_ACTIONS]))
-    stride = draw(st.integers(1, MOST_ACTIONS))  # any one is prime to the number after the most
-    keys = [f"n{place * stride % (MOST_ACTIONS + 1):02}" for place in range(1, size + 1)]
-    kinds = st.sampled_from([read, read, effect] if draw(st.booleans()) else [read] * 9 + [effect])
-    back = st.sets(st.integers(1, 9), max_size=draw(st.integers(0, 3)))
-    actions = []
-    for place, key in enumerate(keys):
-        needs = [keys[place - step] for step in sorted(draw(back)) if step <= place]
-        actions.append(draw(kinds)(key, *needs, units=draw(st.integers(1, 3))))
-    return actions
 
 
 def bounds_of(draw: st.DrawFn, size: int) -> SchedulerLimits:

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from actions.killed_run import GRAPH, LIMITS, TOOL, Noted, store_of
-from actions.stage import COMMITTED, FAILED, RUN, Stage, effect, finished, limits, state_words
+from actions.killed_run import store_of
+from actions.stage import COMMITTED, FAILED, RUN, TOOL, Stage, effect, finished, limits, read, state_words
 from interlock.actions import (
     ActionNode,
     ActionScheduler,
@@ -35,6 +35,7 @@ from interlock.errors import Conflict, StoreHeld
 
 Store = SqliteCheckpoints | FileCheckpoints
 KINDS = ("sqlite", "file")
+DIAMOND = [effect("a"), read("b", "a"), read("c", "a"), effect("d", "b", "c")]
 GRAPH_OF_TWO = [effect("a"), effect("b", "a")]
 HOLD = """
 import sys, pathlib
@@ -54,11 +55,6 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def store(kind: str, tmp_path: Path) -> Store:
     return store_of(kind, tmp_path)
-
-
-def started(*arguments: str, code: str | None = None) -> list[str]:
-    script = [str(Path(__file__).with_name("killed_run.py"))] if code is None else ["-c", code]
-    return [sys.executable, *script, *arguments]
 
 
 def environment() -> dict[str, str]:
@@ -113,7 +109,7 @@ def test_r56_one_run_has_one_owner_at_a_time(store: Store) -> None:
 def test_r56_a_run_that_another_process_claimed_is_free_when_that_process_dies(
     store: Store, kind: str, tmp_path: Path
 ) -> None:
-    command = started(kind, str(tmp_path), RUN.serialize(), code=HOLD)
+    command = [sys.executable, "-c", HOLD, kind, str(tmp_path), RUN.serialize()]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, env=environment(), **pipes) as holder:
         assert holder.stdout is not None
@@ -236,7 +232,7 @@ def test_there_is_nothing_to_restate_before_the_first_save(store: Store) -> None
 async def filled(tmp_path: Path, kind: str, run_id: RunId = RUN) -> Store:
     store = store_of(kind, tmp_path)
     with store.claim(run_id) as saves:
-        await ActionScheduler(GRAPH, LIMITS, Noted(tmp_path), saves).run(run_id)
+        await ActionScheduler(DIAMOND, limits(), Stage(otherwise=COMMITTED), saves).run(run_id)
     return store
 
 
@@ -446,36 +442,6 @@ async def test_after_a_write_that_failed_the_run_must_be_claimed_again(
     with store.claim(RUN) as saves:
         again = await finished([effect("a")], limits(), Stage(otherwise=COMMITTED), saves)
         assert again.stop_reason is StopReason.COMPLETED
-
-
-@pytest.mark.contract("A-97", "A-85", "A-86")
-@pytest.mark.parametrize("at", range(1, 10))
-@pytest.mark.parametrize("when", ["before", "after"])
-async def test_killed_at_any_save_a_run_repeats_nothing(kind: str, tmp_path: Path, at: int, when: str) -> None:
-    how = "awaited" if at % 2 else "sync"
-    command = started(kind, str(tmp_path), RUN.serialize(), str(at), when, how)
-    ended = subprocess.run(command, env=environment(), check=False, timeout=30, capture_output=True)
-    assert ended.returncode == -9, ended.stderr
-    notes = tmp_path / "dispatched"
-    notes.touch()
-    before = notes.read_text().split()
-    store = store_of(kind, tmp_path)
-    with store.claim(RUN) as saves:
-        found = saves.checkpoint
-        last = await ActionScheduler(GRAPH, LIMITS, Noted(tmp_path), saves).run(RUN, checkpoint=found)
-    after = notes.read_text().split()
-    states = {} if found is None else dict(found.states)
-    if found is not None and found.stop_reason is not None:
-        assert last == found
-        assert after == before
-    elif ActionState.RUNNING in states.values():
-        assert (last.stop_reason, after) == (StopReason.REVIEW_REQUIRED, before)
-    else:
-        assert last.stop_reason is StopReason.COMPLETED
-        assert sorted(after) == ["a", "b", "c", "d"]
-    # What was dispatched had been saved as admitted first, and what was committed was dispatched once.
-    assert all(states.get(key, ActionState.PENDING) is not ActionState.PENDING for key in before)
-    assert store.load(RUN) == last
 
 
 @pytest.mark.contract("A-94")
