@@ -485,8 +485,24 @@ async def test_a_probe_settles_a_doubt(report: ProbeReport, kind: EndKind, effec
     assert tool.asked == [{"left": "us", "right": "r"}]
     if report.evidence:
         assert ending.output == '{"tell":{"text":"L+R"}}'
-    still_open = {entry.state for entry in record.journal.values()} == {EntryState.HANDED_OVER}
-    assert still_open is (kind is EndKind.FAILED)
+    told = [(each.outcome, each.evidence) for each in record.journal.values()]
+    assert (("review_required", "its probe cannot tell") in told) is (kind is EndKind.FAILED)
+
+
+@pytest.mark.contract("G-27")
+async def test_a_probe_that_fails_cannot_tell() -> None:
+    class Failing(ProbedTool):
+        async def probe(self, arguments: Mapping[str, Any], call: CallContext) -> ProbeReport:
+            await super().probe(arguments, call)
+            message = "canary"
+            raise RuntimeError(message)
+
+    record, later = await in_doubt(), World()
+    later.tools[JOIN.id] = Failing(JOIN, later._act)
+    assert await Attempt(later, record).run() == Ending(EndKind.FAILED, "review_required")
+    assert [(each.outcome, each.evidence) for each in record.journal.values()] == [
+        ("review_required", "its probe cannot tell")
+    ]
 
 
 @pytest.mark.contract("G-27")

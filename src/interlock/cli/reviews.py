@@ -22,11 +22,13 @@ def reviews(*, data: Data = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json(wire.DoubtList(tuple(found)))
         return
-    shown = table("TASK", "NAME", "STEP", "TOOL", "DEVICE", "HANDED OVER", "STOP CONFIRMED")
+    shown = table("TASK", "NAME", "STEP", "TOOL", "DEVICE", "HANDED OVER", "STOP CONFIRMED", "KNOWN")
     for each in found:
         stopped = at(each.stop_confirmed_at) if each.stop_confirmed_at else "not yet: it may still happen"
         handed_over = at(each.handed_over_at)
-        shown.add_row(each.task_id, clean(each.label), each.action_id, each.tool_id, each.device, handed_over, stopped)
+        known = clean(each.said or "nothing")
+        where = (each.tool_id, each.device)
+        shown.add_row(each.task_id, clean(each.label), each.action_id, *where, handed_over, stopped, known)
     to_person().print(shown if found else "nothing is in doubt")
 
 

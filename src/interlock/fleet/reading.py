@@ -272,6 +272,7 @@ async def doubts(store: Store, most: int) -> list[Doubt]:
             device=f"{row['host']}/{row['serial']}",
             handed_over_at=moment(row["handed_over_at"]),
             stop_confirmed_at=moment(row["stopped_at"]),
+            said=_optional(row["evidence"]),
         )
         for row in await store.rows("doubts", most=most)
     ]

@@ -70,7 +70,7 @@ class Doubt:
     """An effect of an ended task of which nobody knows whether it happened, with what is known.
 
     `stop_confirmed_at` is when the processes that could still bring it about were known to be gone; until then only
-    *happened* can be said of it.
+    *happened* can be said of it. `said` is what its tool or its probe could say of it, None where neither was heard.
     """
 
     task_id: str
@@ -83,6 +83,7 @@ class Doubt:
     device: str
     handed_over_at: datetime | None
     stop_confirmed_at: datetime | None
+    said: str | None = None
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from interlock.actions import CancellationSignal, DispatchOutcome
 from interlock.fleet.model import EntryState, History, JournalEntry, Settlement
@@ -13,6 +14,8 @@ from interlock.guard.dispatcher import Guard
 from interlock.guard.journal import Standing, entry_standing
 from interlock.guard.outputs import Outputs
 from interlock.guard.tools import Answer, CallContext, ProbedTool, ProbeReport
+
+CANNOT_TELL: Final = "its probe cannot tell"
 
 
 async def answered(
@@ -41,14 +44,16 @@ async def _answered(
         return entry
     call = CallContext(entry.run_id, entry.action_id, guard.device, guard.fence, cancellation)
     try:
-        return await _recorded(entry, guard, await _asked(entry, tool, bindings, guard, call))
-    except Exception:  # noqa: BLE001 - a probe that fails cannot tell, and its words may hold what is protected
+        report = await _asked(entry, tool, bindings, guard, call)
+        return entry if report is None else await _recorded(entry, guard, report)
+    except Exception:  # noqa: BLE001 - what was not recorded was not said, and the words may hold what is protected
         return entry
 
 
 async def _asked(
     entry: JournalEntry, tool: ProbedTool, bindings: Mapping[str, Template], guard: Guard, call: CallContext
-) -> ProbeReport:
+) -> ProbeReport | None:
+    """The probe's answer, or None where it cannot be asked now. A probe that fails cannot tell."""
     outputs = Outputs(guard.ledger)
 
     async def lookup(reference: Reference) -> object:
@@ -56,22 +61,25 @@ async def _asked(
 
     arguments = await resolve(bindings[entry.action_id], lookup)
     if digest(canonical(arguments)) != entry.arguments_digest:
-        return ProbeReport(Answer.CANNOT_TELL)
+        return None
     await guard.clock.sleep(guard.tools[entry.tool_id].contract.settle_seconds)
     if call.cancellation.cancelled or not guard.watch.usable(guard.clock.elapsed()):
+        return None
+    try:
+        return await tool.probe(arguments, call)
+    except Exception:  # noqa: BLE001 - its words may hold what is protected
         return ProbeReport(Answer.CANNOT_TELL)
-    return await tool.probe(arguments, call)
 
 
 async def _recorded(entry: JournalEntry, guard: Guard, report: ProbeReport) -> JournalEntry:
-    if report.answer is Answer.HAPPENED and report.evidence:
-        outcome, output = DispatchOutcome.COMMITTED.value, bounded(report.output)
-        settlement = Settlement(
-            entry.run_id, entry.action_id, outcome, effect=True, output=output, evidence=report.evidence
-        )
-        await guard.ledger.settle(settlement)
-        return replace(entry, state=EntryState.SETTLED, outcome=outcome, evidence=report.evidence)
+    """The entry with the answer in it. That a probe cannot tell is on record too, for whoever reviews the doubt."""
     if report.answer is Answer.DID_NOT_HAPPEN:
         await guard.ledger.withdraw(entry.run_id, entry.action_id)
         return replace(entry, state=EntryState.WITHDRAWN)
-    return entry
+    outcome, output, evidence = DispatchOutcome.REVIEW_REQUIRED.value, None, CANNOT_TELL
+    if report.answer is Answer.HAPPENED and report.evidence:
+        outcome, output, evidence = DispatchOutcome.COMMITTED.value, bounded(report.output), report.evidence
+    await guard.ledger.settle(
+        Settlement(entry.run_id, entry.action_id, outcome, effect=True, output=output, evidence=evidence)
+    )
+    return replace(entry, state=EntryState.SETTLED, outcome=outcome, evidence=evidence)
