@@ -1,7 +1,8 @@
 """What is written of a run: one record a save, each sealed over the one before. Pure.
 
 The first record has the whole snapshot, as has one that a host restates; every other has what changed. The seals show
-a record that was altered, left out or moved. They are no signature, and do not show that the last records are gone.
+a record that was altered, left out or moved. They are no signature. That the last records are gone, only a second copy
+of the last seal can show.
 """
 
 from __future__ import annotations

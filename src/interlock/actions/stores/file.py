@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from interlock.actions.checkpoint import SchedulerCheckpoint
 from interlock.actions.codes import Code
@@ -15,8 +15,6 @@ from interlock.actions.stores.chain import Record, replayed
 from interlock.actions.stores.lock import make_directory, open_locked, sync_directory
 from interlock.actions.stores.saves import RunSaves, claimed
 from interlock.errors import SchedulerError
-
-_SEAL: Final = 64
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class FileCheckpoints:
             content = self._path(run_id).read_bytes()
         except FileNotFoundError:
             return None
-        return replayed(run_id, _records(content)).checkpoint
+        return replayed(run_id, _records(_whole_lines(content))).checkpoint
 
     def _path(self, run_id: RunId) -> Path:
         return self.directory / f"{run_id.serialize()}.jsonl"
@@ -61,12 +59,12 @@ class _FileLog:
 
     def records(self) -> Iterable[Record]:
         content = self._path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            os.ftruncate(self._descriptor, whole)
+        lines = _whole_lines(content)
+        if len(lines) < len(content):
+            os.ftruncate(self._descriptor, len(lines))
             os.fdatasync(self._descriptor)
-        os.lseek(self._descriptor, whole, os.SEEK_SET)
-        return _records(content)
+        os.lseek(self._descriptor, len(lines), os.SEEK_SET)
+        return _records(lines)
 
     def append(self, sequence: int, record: Record) -> None:
         del sequence  # it is in the record
@@ -79,13 +77,33 @@ class _FileLog:
         os.close(self._descriptor)
 
 
-def _records(content: bytes) -> Iterator[Record]:
-    """The records of all whole lines. What follows the last line end was never acknowledged."""
+def _whole_lines(content: bytes) -> bytes:
+    """The content without a last line that a crash tore: that one was never acknowledged.
+
+    Raises:
+        SchedulerError: `invalid_checkpoint`, where the last line is all there and only its end is not what was written.
+    """
+    whole = content.rfind(b"\n") + 1
+    if _is_whole(content[whole:-1]) and content[-1:] != b"\0":  # a crash may leave zeros for what was not written yet
+        raise SchedulerError(Code.INVALID_CHECKPOINT)
+    return content[:whole]
+
+
+def _is_whole(line: bytes) -> bool:
     try:
-        text = content[: content.rfind(b"\n") + 1].decode("ascii")
+        json.loads(line.partition(b" ")[2])
+    except ValueError:
+        return False
+    return True
+
+
+def _records(lines: bytes) -> Iterator[Record]:
+    try:
+        text = lines.decode("ascii")
     except UnicodeDecodeError:
         text = None
     if text is None:
         raise SchedulerError(Code.INVALID_CHECKPOINT)
     for line in text.split("\n")[:-1]:
-        yield Record(line[:_SEAL], line[_SEAL + 1 :])
+        seal, _, body = line.partition(" ")
+        yield Record(seal, body)

@@ -3,27 +3,44 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from interlock.actions.checkpoint import SchedulerCheckpoint
+from interlock.actions.codes import Code
 from interlock.actions.identifiers import RunId
 from interlock.actions.stores.chain import Record, replayed
 from interlock.actions.stores.lock import close_marker, make_directory, open_marker, sync_directory
 from interlock.actions.stores.saves import RunSaves, claimed
+from interlock.errors import SchedulerError
+
+_Found = TypeVar("_Found")
 
 _BUSY_SECONDS: Final = 5.0
-_TABLE: Final = """
-CREATE TABLE IF NOT EXISTS saves (
-    run_id TEXT NOT NULL, sequence INTEGER NOT NULL, seal TEXT NOT NULL, body TEXT NOT NULL,
-    PRIMARY KEY (run_id, sequence)
-) WITHOUT ROWID, STRICT
-"""
+_PRIMARY_CODE: Final = 0xFF
+_DAMAGE: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+# The seal of a run's last row is kept twice, by the statement that writes the row, so that no row can be lost unseen.
+_SCHEMA: Final = (
+    """
+    CREATE TABLE IF NOT EXISTS saves (
+        run_id TEXT NOT NULL, sequence INTEGER NOT NULL, seal TEXT NOT NULL, body TEXT NOT NULL,
+        PRIMARY KEY (run_id, sequence)
+    ) WITHOUT ROWID, STRICT
+    """,
+    "CREATE TABLE IF NOT EXISTS tips (run_id TEXT PRIMARY KEY NOT NULL, seal TEXT NOT NULL) WITHOUT ROWID, STRICT",
+    """
+    CREATE TRIGGER IF NOT EXISTS tip AFTER INSERT ON saves BEGIN
+        INSERT INTO tips (run_id, seal) VALUES (new.run_id, new.seal)
+        ON CONFLICT (run_id) DO UPDATE SET seal = excluded.seal;
+    END
+    """,
+)
 _APPEND: Final = "INSERT INTO saves (run_id, sequence, seal, body) VALUES (?, ?, ?, ?)"
 _RECORDS: Final = "SELECT seal, body FROM saves WHERE run_id = ? ORDER BY sequence"
+_TIP: Final = "SELECT seal FROM tips WHERE run_id = ?"
 
 
 @dataclass(frozen=True)
@@ -40,7 +57,7 @@ class SqliteCheckpoints:
             SchedulerError: `invalid_checkpoint`, where its rows are not what was written.
         """
         make_directory(self.path.parent)
-        return claimed(run_id, _SqliteLog(self.path, run_id.serialize()))
+        return _sound(lambda: claimed(run_id, _SqliteLog(self.path, run_id.serialize())))
 
     def load(self, run_id: RunId) -> SchedulerCheckpoint | None:
         """The last durable snapshot of a run, whoever has claimed it. None where there is none.
@@ -48,8 +65,9 @@ class SqliteCheckpoints:
         Raises:
             SchedulerError: `invalid_checkpoint`, as for `claim`.
         """
-        if not self.path.exists():
-            return None
+        return _sound(lambda: self._last(run_id)) if self.path.exists() else None
+
+    def _last(self, run_id: RunId) -> SchedulerCheckpoint | None:
         with closing(_connected(self.path)) as connection:
             return replayed(run_id, _records(connection, run_id.serialize())).checkpoint
 
@@ -82,11 +100,35 @@ class _SqliteLog:
 def _connected(path: Path) -> sqlite3.Connection:
     """A connection on which each statement is a commit. It may be used from one thread after another."""
     connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute(_TABLE)
+    connection.text_factory = bytes  # what is damaged may be no text
+    try:
+        for statement in ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", *_SCHEMA):
+            connection.execute(statement)
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
-def _records(connection: sqlite3.Connection, run: str) -> Iterable[Record]:
-    return (Record(seal, body) for seal, body in connection.execute(_RECORDS, (run,)))
+def _records(connection: sqlite3.Connection, run: str) -> Iterator[Record]:
+    """Every row of a run, and then whether the last one is the one that was written last."""
+    connection.execute("BEGIN")
+    rows = connection.execute(_RECORDS, (run,)).fetchall()
+    tip = connection.execute(_TIP, (run,)).fetchone()
+    connection.execute("COMMIT")
+    for seal, body in rows:
+        yield Record(seal.decode("ascii"), body.decode("ascii"))
+    if tip != (rows[-1][:1] if rows else None):
+        raise SchedulerError(Code.INVALID_CHECKPOINT)
+
+
+def _sound(act: Callable[[], _Found]) -> _Found:
+    """What it gives; a file that SQLite itself finds damaged is refused as any other damage is."""
+    try:
+        return act()
+    except UnicodeDecodeError:  # in what SQLite says of a schema that it cannot read
+        pass
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE not in _DAMAGE:
+            raise
+    raise SchedulerError(Code.INVALID_CHECKPOINT)
