@@ -51,6 +51,20 @@ def saved(kind: str, folder: Path) -> Whole:
     return Whole(folder, tuple(kept))
 
 
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """A database as a process leaves it that never closed it."""
+    folder, left = tmp_path_factory.mktemp("running"), tmp_path_factory.mktemp("killed")
+    keeper = sqlite3.connect(folder / DATABASE)
+    keeper.execute("PRAGMA journal_mode = WAL")
+    keeper.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    whole = saved("sqlite", folder)
+    for name in (DATABASE, f"{DATABASE}-wal"):
+        shutil.copy(folder / name, left / name)
+    keeper.close()
+    return Whole(left, whole.kept)
+
+
 @contextmanager
 def copied(whole: Whole) -> Iterator[tuple[Store, Path]]:
     """A copy to damage: the store, and the one file that it has."""
@@ -166,6 +180,19 @@ def test_a_database_whose_last_rows_are_gone_is_refused(tmp_path: Path, left: in
 def test_a_database_that_cannot_be_opened_is_not_taken_for_a_damaged_one(tmp_path: Path) -> None:
     with pytest.raises(sqlite3.OperationalError, match="open"):
         SqliteCheckpoints(tmp_path).load(RUN)
+
+
+@pytest.mark.contract("A-92")
+@given(data=st.data())
+def test_a_bit_that_was_flipped_in_the_log_of_a_killed_process_gives_no_snapshot_that_was_never_saved(
+    killed: Whole, data: st.DataObject
+) -> None:
+    with copied(killed) as (store, path):
+        log = path.with_name(f"{DATABASE}-wal")
+        content = bytearray(log.read_bytes())
+        content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+        log.write_bytes(content)
+        assert refused(store) or store.load(RUN) in (None, *killed.kept)
 
 
 @pytest.mark.contract("A-92", "A-93")
