@@ -11,8 +11,23 @@ SELECT clock_at, swept_at FROM upkeep WHERE id = 1;
 -- upkeep_start: Note the first sweep of a new database.
 INSERT INTO upkeep (id, clock_at, swept_at) VALUES (1, interlock_now(), interlock_now());
 
--- upkeep_tick: Remember the time of a write, so that the clock never goes behind it.
+-- upkeep_tick (sqlite): Remember the time of a write, so that the clock never goes behind it.
 UPDATE upkeep SET clock_at = interlock_now() WHERE id = 1;
+
+-- upkeep_tick (postgres): The same at a sweep. Where the machine's clock was put back, go on from here, a tenth slower.
+UPDATE upkeep SET
+  ahead = greatest(0, clock_at - interlock_machine(), ahead - (interlock_now() - clock_at) / 10),
+  clock_at = interlock_now()
+WHERE id = 1;
+
+-- begin (postgres): What a transaction must know first: the time, the last sweep's, and its own number.
+SELECT interlock_now() AS now, swept_at, CAST(pg_current_xact_id() AS TEXT) AS xact FROM upkeep WHERE id = 1;
+
+-- xact_status (postgres): What became of a transaction whose commit was not answered.
+SELECT pg_xact_status(CAST(:xact AS xid8)) AS status;
+
+-- lock_upkeep (postgres): One sweep or outage at a time.
+SELECT id FROM upkeep WHERE id = 1 FOR UPDATE;
 
 -- upkeep_swept: Remember the time of a sweep.
 UPDATE upkeep SET swept_at = interlock_now() WHERE id = 1;
@@ -79,7 +94,7 @@ INSERT INTO task (
 ) VALUES (
   :task, :kind, :label, :sealed, :body_digest, :workflow, :driver_type, :tags, :pin, :rank, :submitter, :priority,
   :idempotency_key, :max_attempts, :submitted_at, :not_before, :queue_timeout
-) RETURNING seq;
+) ON CONFLICT DO NOTHING RETURNING seq;
 
 -- strategy: Which strategy gave the queued tasks their ranks, and the rank that was last granted.
 SELECT name, granted_rank FROM strategy WHERE id = 1;
@@ -114,23 +129,45 @@ UPDATE ready SET rank = :rank WHERE task = :task;
 -- depth_enter: Count one more queued task, unless there are as many as there may be.
 UPDATE depth SET queued = queued + 1 WHERE id = 1 AND queued < :most;
 
--- depth_return: Count one more queued task, whatever the limit: it was admitted before.
-UPDATE depth SET queued = queued + 1 WHERE id = 1;
+-- depth_add (sqlite): Count queued tasks that come back or leave, whatever the limit.
+UPDATE depth SET queued = queued + :by WHERE id = 1;
 
--- depth_leave: Count one queued task less.
-UPDATE depth SET queued = queued - 1 WHERE id = 1;
+-- depth_add (postgres): The same, in one of sixteen rows, so that transactions seldom wait for one another.
+UPDATE depth SET queued = queued + :by WHERE id = 1 + pg_backend_pid() % 16;
 
 -- depth: How many tasks are queued, held ones among them.
-SELECT queued FROM depth WHERE id = 1;
+SELECT CAST(sum(queued) AS BIGINT) AS queued FROM depth;
 
--- shape: The id of a shape.
+-- lock_room (postgres): Nobody else submits until this transaction ends.
+SELECT pg_advisory_xact_lock(7304, 1);
+
+-- lock_room_shared (postgres): Nobody counts exactly until this transaction ends.
+SELECT pg_advisory_xact_lock_shared(7304, 1);
+
+-- connections (postgres): How many transactions there can be at one time.
+SELECT CAST(current_setting('max_connections') AS BIGINT) AS most;
+
+-- shape (sqlite): The id of a shape.
 SELECT id FROM shape WHERE wanted = :wanted;
+
+-- shape (postgres): The id of a shape, which nobody drops until this transaction ends.
+SELECT id FROM shape WHERE wanted = :wanted FOR KEY SHARE;
+
+-- lock_shapes (postgres): Nobody else makes a shape until this transaction ends.
+SELECT pg_advisory_xact_lock(7304, 2);
 
 -- shape_count: How many shapes are live.
 SELECT count(*) AS live FROM shape;
 
 -- insert_shape: Give a shape an id that was never given before.
-INSERT INTO shape (wanted) VALUES (:wanted) RETURNING id;
+INSERT INTO shape (wanted) VALUES (:wanted) ON CONFLICT DO NOTHING;
+
+-- empty_shapes (sqlite): The shapes that no ready task has.
+SELECT id FROM shape WHERE NOT EXISTS (SELECT 1 FROM ready WHERE ready.shape = shape.id);
+
+-- empty_shapes (postgres): The same, locked; but for those that somebody is about to use.
+SELECT id FROM shape WHERE NOT EXISTS (SELECT 1 FROM ready WHERE ready.shape = shape.id)
+ORDER BY id FOR UPDATE SKIP LOCKED;
 
 -- drop_shape: Forget a shape that no ready task has.
 DELETE FROM shape WHERE id = :shape AND NOT EXISTS (SELECT 1 FROM ready WHERE ready.shape = :shape);
@@ -139,25 +176,31 @@ DELETE FROM shape WHERE id = :shape AND NOT EXISTS (SELECT 1 FROM ready WHERE re
 INSERT INTO ready (task, shape, pin, rank, seq, until) VALUES (:task, :shape, :pin, :rank, :seq, :until);
 
 -- delete_ready: Take a task out of the offered ones.
-DELETE FROM ready WHERE task = :task RETURNING shape;
+DELETE FROM ready WHERE task = :task;
 
 -- take_ready: Take a task that has not waited for too long out of the offered ones.
-DELETE FROM ready WHERE task = :task AND (until IS NULL OR until > interlock_now()) RETURNING shape;
+DELETE FROM ready WHERE task = :task AND (until IS NULL OR until > interlock_now());
 
--- ready_overdue: Tasks that have waited for too long.
-SELECT task FROM ready WHERE until <= interlock_now() ORDER BY task;
+-- ready_overdue (sqlite): Tasks that have waited for too long.
+SELECT task FROM ready WHERE until <= interlock_now() ORDER BY until LIMIT 1000;
+
+-- ready_overdue (postgres): Tasks that have waited for too long and that nobody else is moving.
+SELECT task FROM ready WHERE until <= (SELECT interlock_now()) ORDER BY until LIMIT 1000 FOR UPDATE SKIP LOCKED;
 
 -- insert_held: Keep a queued task from being offered until a time.
 INSERT INTO held (task, until, reason) VALUES (:task, :until, :reason);
 
 -- delete_held: Take a task out of the held ones.
-DELETE FROM held WHERE task = :task RETURNING until;
+DELETE FROM held WHERE task = :task;
 
 -- held: Why and until when a task is held.
 SELECT until, reason FROM held WHERE task = :task;
 
--- held_due: Held tasks whose time has come.
+-- held_due (sqlite): Held tasks whose time has come.
 SELECT task FROM held WHERE until <= interlock_now() ORDER BY until LIMIT 1000;
+
+-- held_due (postgres): Held tasks whose time has come and that nobody else is moving.
+SELECT task FROM held WHERE until <= (SELECT interlock_now()) ORDER BY until LIMIT 1000 FOR UPDATE SKIP LOCKED;
 
 -- held_first: When the first held task is due.
 SELECT min(until) AS until FROM held;
@@ -285,6 +328,39 @@ WHERE id = :attempt AND ended_at IS NULL;
 -- keep_late_report: Keep as evidence what was reported under a lost lease.
 UPDATE attempt SET late_report = :report WHERE id = :attempt;
 
+-- lock_device (postgres): Nobody else ends or begins an attempt on a device until this transaction ends.
+SELECT id FROM device WHERE id = :device FOR NO KEY UPDATE;
+
+-- lock_devices (postgres): The same for several, in the one order.
+SELECT id FROM device WHERE id = ANY(:devices) ORDER BY id FOR NO KEY UPDATE;
+
+-- lock_device_of_lease (postgres): The same for the device of the attempt that a lease belongs or belonged to.
+SELECT device.id FROM device JOIN attempt ON attempt.device = device.id WHERE attempt.lease = :lease
+FOR NO KEY UPDATE OF device;
+
+-- lock_devices_of_leases (postgres): The same for several leases, in the one order.
+SELECT device.id FROM device JOIN attempt ON attempt.device = device.id WHERE attempt.lease = ANY(:leases)
+ORDER BY device.id FOR NO KEY UPDATE OF device;
+
+-- lock_leases (postgres): Several leases, in the one order.
+SELECT id FROM lease WHERE id = ANY(:leases) ORDER BY id FOR NO KEY UPDATE;
+
+-- lock_ready (postgres): Several offered tasks, in the one order.
+SELECT task FROM ready WHERE task = ANY(:tasks) ORDER BY task FOR UPDATE;
+
+-- lock_task (postgres): Nobody else ends or continues a task until this transaction ends.
+SELECT id FROM task WHERE id = :task FOR NO KEY UPDATE;
+
+-- lock_claim (postgres): Nobody else claims under one claim id until this transaction ends.
+SELECT pg_advisory_xact_lock(hashtextextended(:claim_id, 7304));
+
+-- lock_assigned_of_host (postgres): The devices of the leases that a host has not claimed, in the one order.
+SELECT device.id FROM device JOIN lease ON lease.device = device.id
+WHERE lease.host = :host AND lease.state = 'assigned' ORDER BY device.id FOR NO KEY UPDATE OF device;
+
+-- lock_leases_to_grace (postgres): Every lease, in the one order.
+SELECT id FROM lease ORDER BY id FOR NO KEY UPDATE;
+
 -- insert_lease: Bind a task and a device to each other.
 INSERT INTO lease (id, attempt, task, device, host, state, expires_at)
 VALUES (:lease, :attempt, :task, :device, :host, 'assigned', interlock_now() + :ttl);
@@ -294,6 +370,9 @@ SELECT * FROM lease WHERE id = :lease;
 
 -- lock_lease (postgres): The row of a lease, locked until the transaction ends.
 SELECT * FROM lease WHERE id = :lease FOR NO KEY UPDATE;
+
+-- lease: One lease.
+SELECT * FROM lease WHERE id = :lease;
 
 -- lease_of_task: The live lease of a task.
 SELECT * FROM lease WHERE task = :task;
@@ -311,6 +390,16 @@ SELECT lease.* FROM lease JOIN attempt ON attempt.id = lease.attempt
 WHERE lease.host = :host AND lease.state = 'assigned' AND lease.expires_at > interlock_now()
 ORDER BY attempt.assigned_at, lease.id LIMIT :most;
 
+-- lock_leases_to_claim (sqlite): The same; there is one writer, so they are locked already.
+SELECT lease.* FROM lease JOIN attempt ON attempt.id = lease.attempt
+WHERE lease.host = :host AND lease.state = 'assigned' AND lease.expires_at > interlock_now()
+ORDER BY attempt.assigned_at, lease.id LIMIT :most;
+
+-- lock_leases_to_claim (postgres): The same, locked; but for those that somebody else has locked.
+SELECT lease.* FROM lease JOIN attempt ON attempt.id = lease.attempt
+WHERE lease.host = :host AND lease.state = 'assigned' AND lease.expires_at > interlock_now()
+ORDER BY attempt.assigned_at, lease.id LIMIT :most FOR NO KEY UPDATE OF lease SKIP LOCKED;
+
 -- claim_lease: Turn an assigned lease into a claimed one.
 UPDATE lease SET state = 'claimed', expires_at = interlock_now() + :ttl, graced = 0
 WHERE id = :lease AND state = 'assigned' AND expires_at > interlock_now();
@@ -323,7 +412,7 @@ WHERE id = :lease AND state = 'claimed' AND expires_at > interlock_now();
 DELETE FROM lease WHERE id = :lease;
 
 -- leases_expired: The leases whose deadline has passed.
-SELECT * FROM lease WHERE expires_at <= interlock_now() ORDER BY id;
+SELECT id, device FROM lease WHERE expires_at <= (SELECT interlock_now()) ORDER BY id;
 
 -- assigned_of_host: The leases of a host that it has not claimed.
 SELECT * FROM lease WHERE host = :host AND state = 'assigned' ORDER BY id;
@@ -498,14 +587,16 @@ SELECT task.id AS what FROM task
 LEFT JOIN ready ON ready.task = task.id
 LEFT JOIN held ON held.task = task.id
 LEFT JOIN lease ON lease.task = task.id
-WHERE (ready.task IS NOT NULL) + (held.task IS NOT NULL) + (lease.task IS NOT NULL) + (task.end_status IS NOT NULL) <> 1;
+WHERE CASE WHEN ready.task IS NULL THEN 0 ELSE 1 END + CASE WHEN held.task IS NULL THEN 0 ELSE 1 END
+  + CASE WHEN lease.task IS NULL THEN 0 ELSE 1 END + CASE WHEN task.end_status IS NULL THEN 0 ELSE 1 END <> 1;
 
 -- broken_device_place: A device that is not in exactly one of idle, vacating and leased.
 SELECT device.id AS what FROM device
 LEFT JOIN idle ON idle.device = device.id
 LEFT JOIN vacating ON vacating.device = device.id
 LEFT JOIN lease ON lease.device = device.id
-WHERE (idle.device IS NOT NULL) + (vacating.device IS NOT NULL) + (lease.device IS NOT NULL) <> 1;
+WHERE CASE WHEN idle.device IS NULL THEN 0 ELSE 1 END + CASE WHEN vacating.device IS NULL THEN 0 ELSE 1 END
+  + CASE WHEN lease.device IS NULL THEN 0 ELSE 1 END <> 1;
 
 -- broken_live_attempt: A lease without its open attempt, or an open attempt without its lease.
 SELECT coalesce(lease.id, attempt.id) AS what FROM attempt
@@ -528,13 +619,17 @@ SELECT id AS what FROM attempt
 WHERE claimed_at < assigned_at OR ended_at < assigned_at OR ended_at < claimed_at;
 
 -- broken_overlap: Two attempts that held one device at one time.
-SELECT later.id AS what FROM attempt AS earlier JOIN attempt AS later
-  ON later.device = earlier.device AND later.fence > earlier.fence
-WHERE earlier.ended_at IS NULL OR earlier.ended_at > later.assigned_at;
+SELECT id AS what FROM (
+  SELECT
+    id, assigned_at, lag(id) OVER earlier AS previous, lag(ended_at) OVER earlier AS previous_ended_at,
+    max(ended_at) OVER (PARTITION BY device ORDER BY fence ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS free_at
+  FROM attempt WINDOW earlier AS (PARTITION BY device ORDER BY fence)
+) AS held
+WHERE previous IS NOT NULL AND (previous_ended_at IS NULL OR free_at > assigned_at);
 
 -- broken_depth: The counter of queued tasks, where it is not what the tables hold.
-SELECT depth.queued AS what FROM depth
-WHERE depth.queued <> (SELECT count(*) FROM ready) + (SELECT count(*) FROM held);
+SELECT counted.queued AS what FROM (SELECT CAST(sum(queued) AS BIGINT) AS queued FROM depth) AS counted
+WHERE counted.queued <> (SELECT count(*) FROM ready) + (SELECT count(*) FROM held);
 
 -- broken_journal: An effect handed over twice: two entries that were not withdrawn for one step of one task.
 SELECT task AS what FROM journal WHERE state <> 'withdrawn' AND (outcome IS NULL OR outcome = 'committed')
