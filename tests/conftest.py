@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from databases import PostgresServer, postgres_or_say_so
 
 DOCUMENTS = Path(__file__).parent.parent / "docs"
 _NUMBER = re.compile(r"^- \*\*([A-Z]+-[0-9]+)\*\* ", re.MULTILINE)
@@ -90,6 +93,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(NothingSkipped(), "nothing-skipped")
     if config.getoption("--every-contract") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(EveryContract(), "every-contract")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """One server for every test of this process."""
+    server = postgres_or_say_so()
+    yield server
+    server.remove()
 
 
 @pytest.fixture(autouse=True)

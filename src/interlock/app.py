@@ -31,7 +31,8 @@ from interlock.guard.tools import ToolContract
 from interlock.guard.vault import VARIABLE, Vault
 from interlock.runners.isolation import Isolation, find_isolation
 from interlock.runners.process import ProcessWorkers, WorkerPlace
-from interlock.stores.sqlite import SqliteStore, StoreTimes
+from interlock.stores.sqlite import SqliteStore
+from interlock.stores.times import StoreTimes
 from interlock.workflows import WorkflowDefinition
 
 HOST_NAME = "local"

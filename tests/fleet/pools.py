@@ -1,4 +1,4 @@
-"""A fleet on real SQLite with a clock that the test owns, and hosts that speak to it as hosts do."""
+"""A fleet on a real database with a clock that the test owns, and hosts that speak to it as hosts do."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from interlock.fleet.settings import FleetSettings
 from interlock.fleet.store import DeviceReport
 from interlock.guard.canonical import digest
 from interlock.guard.vault import Vault
+from interlock.stores.postgres import PostgresStore
 from interlock.stores.sqlite import SqliteStore
 from interlock.testing.clock import ManualClock
 
@@ -47,7 +48,9 @@ class PlainDefinitions:
 class Pool:
     """A fleet with its scheduler and its hosts, for tests to drive step by step."""
 
-    def __init__(self, store: SqliteStore, clock: ManualClock, settings: FleetSettings, sealer: Vault) -> None:
+    def __init__(
+        self, store: SqliteStore | PostgresStore, clock: ManualClock, settings: FleetSettings, sealer: Vault
+    ) -> None:
         self.store = store
         self.clock = clock
         self.fleet = Fleet(store, settings=settings, sealer=sealer, definitions=PlainDefinitions(), clock=clock)

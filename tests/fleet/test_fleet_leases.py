@@ -13,7 +13,7 @@ from fleet.pools import DONE, Pool, ref, released, shell
 from interlock.errors import Conflict, InterlockError, LeaseSuperseded, NotPermitted
 from interlock.fleet.model import LeaseId
 from interlock.stores.leases import live_lease
-from interlock.stores.sqlite import StoreTimes
+from interlock.stores.times import StoreTimes
 from interlock.stores.transaction import Refusal
 
 

@@ -18,7 +18,8 @@ from interlock.fleet.model import Assignment, Ending
 from interlock.fleet.session import HostSession
 from interlock.fleet.settings import FleetSettings
 from interlock.guard.vault import Vault, new_key
-from interlock.stores.sqlite import SqliteStore, StoreTimes
+from interlock.stores.sqlite import SqliteStore
+from interlock.stores.times import StoreTimes
 from interlock.testing.clock import ManualClock
 
 Answer = TypeVar("Answer")

@@ -20,7 +20,8 @@ from interlock.guard.policy import Policy
 from interlock.guard.vault import Vault, new_key
 from interlock.runners.isolation import find_isolation
 from interlock.runners.process import ProcessWorkers, WorkerPlace
-from interlock.stores.sqlite import SqliteStore, StoreTimes
+from interlock.stores.sqlite import SqliteStore
+from interlock.stores.times import StoreTimes
 
 SETTINGS = FleetSettings(
     lease_ttl_seconds=3.0,

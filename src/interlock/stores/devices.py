@@ -36,9 +36,11 @@ def beat(tx: Transaction, operation: Beat) -> Outcome:
     if host["boot_id"] not in {None, operation.boot_id}:
         _after_boot(tx, operation)
     known = {text(device, "serial"): device for device in tx.rows("devices_of_host", host=operation.host)}
-    for report in operation.devices:
-        _report(tx, operation, report, known.pop(report.serial, None))
-    for device in known.values():
+    # In the order of the device's id, as everybody locks devices.
+    for report in sorted(operation.devices, key=lambda each: str(known.get(each.serial, {}).get("id", ""))):
+        _report(tx, operation, report, known.get(report.serial))
+    reported = {report.serial for report in operation.devices}
+    for device in (device for serial, device in known.items() if serial not in reported):
         if device["reported"]:
             tx.write("unreport_device", device=device["id"])
     leases = tx.rows("leases_of_host", host=operation.host)
@@ -80,9 +82,11 @@ def _report(tx: Transaction, operation: Beat, report: DeviceReport, known: Row |
 
 
 def _device(tx: Transaction, host: str, serial: str) -> Row:
+    """The row of a device, whose attempts begin and end only with this transaction."""
     device = tx.row("device", host=host, serial=serial)
     if device is None:
         raise Refusal("not_found", f"there is no device {host}/{serial}")
+    tx.lock("lock_device", device=device["id"])
     return device
 
 
@@ -131,7 +135,8 @@ def set_service(tx: Transaction, operation: SetService) -> Outcome:
 def force_release(tx: Transaction, operation: ForceRelease) -> Outcome:
     """Free a device whatever holds it. The attempt that held it is over, and its later reports are refused."""
     device = _device(tx, operation.device.host, operation.device.serial)
-    lease = tx.row("lease_of_device", device=device["id"])
+    held = tx.row("lease_of_device", device=device["id"])
+    lease = None if held is None else tx.row("lock_lease", lease=held["id"])
     if lease is not None:
         expire(tx, lease, Sweep(operation.retry_first, operation.retry_longest))
     vacating = tx.row("vacating", device=device["id"])

@@ -32,10 +32,20 @@ from interlock.fleet.transitions import (
     spread,
 )
 from interlock.stores.history import forget
-from interlock.stores.queue import cancel_queued, end_task, offer_due, requeue, take, task_to_cancel, time_out
+from interlock.stores.queue import (
+    cancel_queued,
+    drop_empty_shapes,
+    end_task,
+    offer_due,
+    requeue,
+    take,
+    task_to_cancel,
+    time_out,
+)
 from interlock.stores.transaction import Refusal, Transaction, constraints_of, number, pooled_device, text
 
 LOSSES_TO_QUARANTINE = 5
+_LOOKS = 20
 _MICROSECONDS = 1_000_000
 
 
@@ -43,6 +53,7 @@ def grant(tx: Transaction, operation: Grant) -> Outcome:
     """Bind a queued task to an idle device, if both still are, under a lease that is to be claimed soon."""
     if tx.row("attempt", attempt=operation.attempt_id) is not None:
         return Replayed(operation.attempt_id)
+    tx.lock("lock_device", device=operation.device_id)
     take(tx, operation.task_id)
     idle = tx.row("delete_idle", device=operation.device_id)
     if idle is None:
@@ -90,11 +101,12 @@ def _bind(tx: Transaction, operation: Grant, device: Row, idle: Row) -> None:
 
 def claim(tx: Transaction, operation: Claim) -> Outcome:
     """Take assigned attempts of a host; applied with their lease ids and how long each lease is good from now."""
+    tx.lock("lock_claim", claim_id=operation.claim_id)
     before = tx.rows("attempts_by_claim", claim_id=operation.claim_id)
     if before:
         return _claimed_before(tx, operation, before)
     taken: list[tuple[str, int]] = []
-    for lease in tx.rows("leases_to_claim", host=operation.host, most=operation.limit):
+    for lease in tx.rows("lock_leases_to_claim", host=operation.host, most=operation.limit):
         if tx.write("claim_lease", lease=lease["id"], ttl=operation.lease_ttl):
             tx.write("claim_attempt", attempt=lease["attempt"], claim_id=operation.claim_id)
             taken.append((text(lease, "id"), operation.lease_ttl))
@@ -105,7 +117,7 @@ def _claimed_before(tx: Transaction, operation: Claim, attempts: list[Row]) -> O
     if any(attempt["host"] != operation.host for attempt in attempts):
         raise Refusal("lease_superseded")
     now = tx.now()
-    live = [tx.row("lock_lease", lease=attempt["lease"]) for attempt in attempts]
+    live = [tx.row("lease", lease=attempt["lease"]) for attempt in attempts]
     left = [(text(row, "id"), number(row, "expires_at") - now) for row in live if row is not None]
     left = [(lease, remaining) for lease, remaining in left if remaining > 0]
     if not left:
@@ -137,6 +149,8 @@ def renew(tx: Transaction, operation: Renew) -> Outcome:
 
 def end_attempt(tx: Transaction, operation: EndAttempt) -> Outcome:
     """Close an attempt as its host reports. A report under a lost lease changes nothing and is kept as evidence."""
+    # Whoever ends an attempt holds its device, so what its record says after that stays true.
+    tx.lock("lock_device_of_lease", lease=operation.lease_id)
     attempt = tx.row("attempt_by_lease", lease=operation.lease_id)
     if attempt is None or attempt["host"] != operation.host:
         raise Refusal("lease_superseded")
@@ -235,24 +249,43 @@ def sweep(tx: Transaction, operation: Sweep) -> Outcome:
     """End what has expired and what has waited for too long, each apart, and offer what is due."""
     expired = 0
     for lease in tx.rows("leases_expired"):
-        try:
-            with tx.apart():
-                expire(tx, lease, operation)
-        except Refusal:
-            continue
-        expired += 1
+        expired += end_expired(tx, lease, operation)
     timed_out = time_out(tx)
     offered = offer_due(tx)
     forgotten = 0 if operation.keep_history is None else forget(tx, operation.keep_history)
-    tx.write("upkeep_swept")
+    end_sweep(tx)
     return Applied(Swept(expired, offered, timed_out, forgotten))
+
+
+def end_expired(tx: Transaction, seen: Row, operation: Sweep) -> bool:
+    """End one attempt, if its deadline has passed still, and say whether it did."""
+    tx.lock("lock_device", device=seen["device"])
+    lease = tx.row("lock_lease", lease=seen["id"])
+    if lease is None or number(lease, "expires_at") > tx.now():
+        return False
+    try:
+        with tx.apart():
+            expire(tx, lease, operation)
+    except Refusal:
+        return False
+    return True
+
+
+def end_sweep(tx: Transaction) -> None:
+    """Forget the shapes that nobody waits with, and remember that there was a sweep."""
+    drop_empty_shapes(tx)
+    tx.write("upkeep_swept")
 
 
 def goodbye(tx: Transaction, operation: Goodbye) -> Outcome:
     """A host leaves: what it has not claimed goes back at once."""
     if not tx.write("goodbye", host=operation.host, generation=operation.generation):
         raise Refusal("another_generation")
-    for lease in tx.rows("assigned_of_host", host=operation.host):
+    tx.lock("lock_assigned_of_host", host=operation.host)
+    for seen in tx.rows("assigned_of_host", host=operation.host):
+        lease = tx.row("lock_lease", lease=seen["id"])
+        if lease is None or lease["state"] != "assigned":
+            continue
         not_started = EndAttempt(
             operation.host,
             lease["id"],  # type: ignore[arg-type]
@@ -266,15 +299,26 @@ def goodbye(tx: Transaction, operation: Goodbye) -> Outcome:
 
 def cancel(tx: Transaction, operation: Cancel) -> Outcome:
     """Cancel what nobody runs, ask for the rest; applied with which it was, or with the status of a terminal task."""
-    task = task_to_cancel(tx, operation)
-    status = TaskStatus(text(task, "status"))
-    if status.terminal:
-        return Applied(status.value)
-    lease = tx.row("lease_of_task", task=operation.task_id)
+    for _ in range(_LOOKS):
+        task = task_to_cancel(tx, operation)
+        status = TaskStatus(text(task, "status"))
+        if status.terminal:
+            return Applied(status.value)
+        lease = tx.row("lease_of_task", task=operation.task_id)
+        cancelled = cancel_queued(tx, task) if lease is None else _cancel_leased(tx, lease)
+        # Between two looks the task may go from the queue to a device, or back: neither has it then.
+        if cancelled is not None:
+            return cancelled
+    raise Refusal("task_moved")
+
+
+def _cancel_leased(tx: Transaction, seen: Row) -> Outcome | None:
+    tx.lock("lock_device", device=seen["device"])
+    lease = tx.row("lock_lease", lease=seen["id"])
     if lease is None:
-        return cancel_queued(tx, task)
+        return None
     if lease["state"] == "claimed":
-        tx.write("request_cancel", task=operation.task_id)
+        tx.write("request_cancel", task=lease["task"])
         return Applied("cancel_requested")
     cancelled = EndAttempt(
         lease["host"],  # type: ignore[arg-type]

@@ -20,6 +20,21 @@ UPDATE upkeep SET
   clock_at = interlock_now()
 WHERE id = 1;
 
+-- lock_schema (postgres): One program at a time migrates.
+SELECT pg_advisory_xact_lock(7304, 0);
+
+-- schema_there (postgres): Whether any program was here before.
+SELECT to_regclass('interlock_schema') IS NOT NULL AS there;
+
+-- make_schema (postgres): A place for the number of the schema.
+CREATE TABLE interlock_schema (version BIGINT NOT NULL);
+
+-- schema (postgres): The number of the schema.
+SELECT coalesce(max(version), 0) AS version FROM interlock_schema;
+
+-- keep_schema (postgres): Remember the number of the schema.
+INSERT INTO interlock_schema (version) VALUES (:version);
+
 -- begin (postgres): What a transaction must know first: the time, the last sweep's, and its own number.
 SELECT interlock_now() AS now, swept_at, CAST(pg_current_xact_id() AS TEXT) AS xact FROM upkeep WHERE id = 1;
 
@@ -105,8 +120,11 @@ UPDATE strategy SET name = :name, granted_rank = 0 WHERE id = 1 AND name <> :nam
 -- note_granted: Remember the rank of a task that was given a device.
 UPDATE strategy SET granted_rank = :rank WHERE id = 1;
 
--- share: The rank of a submitter's last task.
+-- share (sqlite): The rank of a submitter's last task.
 SELECT rank FROM share WHERE submitter = :submitter;
+
+-- share (postgres): The same, which nobody else raises until this transaction ends.
+SELECT rank FROM share WHERE submitter = :submitter FOR NO KEY UPDATE;
 
 -- keep_share: Remember the rank of a submitter's last task.
 INSERT INTO share (submitter, rank) VALUES (:submitter, :rank)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NoReturn
 
 from interlock.fleet.model import TaskStatus
 from interlock.fleet.store import AdoptStrategy, Applied, Cancel, Define, Outcome, Ranker, Replayed, Row, Submit
@@ -21,6 +22,7 @@ from interlock.stores.transaction import (
 MAX_LIVE_SHAPES = 1_000
 QUEUE_TIMEOUT = "queue_timeout"
 _RANK_BOUND = 2**63
+_LOOKS = 5
 
 
 def define(tx: Transaction, operation: Define) -> Outcome:
@@ -38,9 +40,11 @@ def submit(tx: Transaction, operation: Submit) -> Outcome:
         define(tx, operation.definition)
     if operation.workflow is not None and tx.row("workflow", digest=operation.workflow) is None:
         raise Refusal("not_found", "there is no workflow definition of that digest: store it first")
-    if not tx.write("depth_enter", most=operation.max_queue_depth):
+    if not _insert(tx, operation):
+        # Somebody else has submitted it since this looked.
+        return _submitted_before(tx, operation) or _moved()
+    if not tx.enter(operation.max_queue_depth):
         raise Refusal("queue_full")
-    _insert(tx, operation)
     if operation.not_before is not None and operation.not_before > tx.now():
         tx.write("insert_held", task=operation.task_id, until=operation.not_before, reason="not_before")
     else:
@@ -100,12 +104,16 @@ def _reached_rank(tx: Transaction, operation: Submit) -> int:
     return 0 if last is None else number(last, "granted_rank")
 
 
-def _insert(tx: Transaction, operation: Submit) -> None:
+def _moved() -> NoReturn:
+    raise Refusal("task_moved")
+
+
+def _insert(tx: Transaction, operation: Submit) -> bool:
     now = tx.now()
     constraints = operation.constraints
     reached = _reached_rank(tx, operation) if uses_history(operation.ranker) else 0
     rank = _rank(tx, operation.ranker, Submission(operation.submitter, operation.priority, now, reached))
-    tx.row(
+    made = tx.row(
         "insert_task",
         task=operation.task_id,
         kind=operation.kind,
@@ -125,6 +133,7 @@ def _insert(tx: Transaction, operation: Submit) -> None:
         not_before=operation.not_before,
         queue_timeout=operation.queue_timeout,
     )
+    return made is not None
 
 
 def _task(tx: Transaction, task_id: str) -> Row:
@@ -151,21 +160,32 @@ def offer(tx: Transaction, task: Row, *, limit_shapes: bool = False) -> None:
 
 
 def _intern_shape(tx: Transaction, wanted: str, *, limited: bool) -> int:
-    known = tx.row("shape", wanted=wanted)
-    if known is not None:
-        return number(known, "id")
+    for _ in range(_LOOKS):
+        known = tx.row("shape", wanted=wanted)
+        if known is not None:
+            return number(known, "id")
+        # A shape that others see at once: two transactions that make the same ones must not wait for each other.
+        with tx.aside() as aside:
+            _make_shape(aside, wanted, limited=limited)
+    raise Refusal("too_many_shapes", "the shape was dropped as often as it was made: try again")
+
+
+def _make_shape(tx: Transaction, wanted: str, *, limited: bool) -> None:
+    tx.lock("lock_shapes")
     live = tx.row("shape_count")
-    if limited and live is not None and number(live, "live") >= MAX_LIVE_SHAPES:
+    if limited and live is not None and number(live, "live") >= MAX_LIVE_SHAPES and not drop_empty_shapes(tx):
         raise Refusal("too_many_shapes", f"{MAX_LIVE_SHAPES} different sets of constraints are queued already")
-    made = tx.row("insert_shape", wanted=wanted)
-    if made is None:
-        raise Refusal("too_many_shapes")
-    return number(made, "id")
+    tx.write("insert_shape", wanted=wanted)
+
+
+def drop_empty_shapes(tx: Transaction) -> int:
+    """Forget the shapes that no offered task has, and say how many."""
+    return sum(tx.write("drop_shape", shape=shape["id"]) for shape in tx.rows("empty_shapes"))
 
 
 def requeue(tx: Transaction, task: Row, *, delay: int, reason: str) -> None:
     """Put a task back at its old place, past the depth limit, to be offered after a delay in microseconds."""
-    tx.write("depth_return")
+    tx.count(1)
     if delay > 0:
         tx.write("insert_held", task=task["id"], until=tx.now() + delay, reason=reason)
     else:
@@ -174,39 +194,32 @@ def requeue(tx: Transaction, task: Row, *, delay: int, reason: str) -> None:
 
 def leave(tx: Transaction, task_id: str) -> bool:
     """Take a task out of the queue, offered or held. False when it was not there."""
-    ready = tx.row("delete_ready", task=task_id)
-    if ready is not None:
-        tx.write("drop_shape", shape=ready["shape"])
-    elif tx.row("delete_held", task=task_id) is None:
+    if not tx.write("delete_ready", task=task_id) and not tx.write("delete_held", task=task_id):
         return False
-    tx.write("depth_leave")
+    tx.count(-1)
     return True
 
 
 def take(tx: Transaction, task_id: str) -> None:
     """Take an offered task out of the queue; a held or overdue one stays, and the operation is refused."""
-    ready = tx.row("take_ready", task=task_id)
-    if ready is None:
+    if not tx.write("take_ready", task=task_id):
         raise Refusal("task_moved")
-    tx.write("drop_shape", shape=ready["shape"])
-    tx.write("depth_leave")
+    tx.count(-1)
 
 
 def offer_due(tx: Transaction) -> int:
     """Offer the held tasks whose time has come, and say how many."""
-    due = tx.rows("held_due")
+    due = [held for held in tx.rows("held_due") if tx.write("delete_held", task=held["task"])]
     for held in due:
-        tx.row("delete_held", task=held["task"])
         offer(tx, _task(tx, text(held, "task")))
     return len(due)
 
 
 def time_out(tx: Transaction) -> int:
     """End the tasks that have waited for too long, and say how many."""
-    overdue = tx.rows("ready_overdue")
-    for ready in overdue:
-        task_id = text(ready, "task")
-        leave(tx, task_id)
+    overdue = [text(ready, "task") for ready in tx.rows("ready_overdue")]
+    overdue = [task_id for task_id in overdue if leave(tx, task_id)]
+    for task_id in overdue:
         end_task(tx, _task(tx, task_id), TaskEvent.TIME_OUT, reason=QUEUE_TIMEOUT)
     return len(overdue)
 
@@ -221,10 +234,10 @@ def end_task(tx: Transaction, task: Row, event: TaskEvent, *, reason: str, resul
         raise Refusal("task_moved")
 
 
-def cancel_queued(tx: Transaction, task: Row) -> Outcome:
-    """Cancel a task that nobody has."""
+def cancel_queued(tx: Transaction, task: Row) -> Outcome | None:
+    """Cancel a task that nobody has; None where somebody has it by now."""
     if not leave(tx, text(task, "id")):
-        raise Refusal("task_moved")
+        return None
     end_task(tx, task, TaskEvent.CANCEL, reason="cancelled")
     return Applied(TaskStatus.CANCELLED.value)
 

@@ -10,6 +10,7 @@ from interlock.stores.transaction import Refusal, Transaction, number, text
 
 def resolve(tx: Transaction, operation: Resolve) -> Outcome:
     """Write the answers and queue the successor, at most one for a task."""
+    tx.lock("lock_task", task=operation.task_id)
     task = tx.row("task", task=operation.task_id)
     if task is None:
         raise Refusal("not_found", f"there is no task {operation.task_id}")
@@ -60,6 +61,6 @@ def _continue(tx: Transaction, operation: Resolve, task: Row) -> str | None:
     successor = tx.row("task", task=operation.successor_id)
     if successor is None:
         raise Refusal("not_found")
-    tx.write("depth_return")
+    tx.count(1)
     offer(tx, successor)
     return operation.successor_id

@@ -8,6 +8,12 @@ from importlib.resources import files
 
 from interlock.errors import InvalidInput
 
+_PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
+# Written once, as SQLite has it. PostgreSQL compares text byte by byte too, so that both give one order.
+_POSTGRES_TYPES = (
+    (re.compile(r"\bINTEGER PRIMARY KEY AUTOINCREMENT\b"), "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"),
+    (re.compile(r"\bTEXT\b"), 'TEXT COLLATE "C"'),
+)
 _HEADER = re.compile(r"^-- (?P<name>[a-z_]+)(?: \((?P<dialect>sqlite|postgres)\))?: (?P<sentence>.+)$")
 
 
@@ -31,13 +37,29 @@ def parse_queries(text: str, dialect: str) -> dict[str, str]:
 
 @cache
 def queries(dialect: str) -> dict[str, str]:
-    """The project's own queries for `sqlite` or `postgres`."""
-    return parse_queries((files("interlock.stores") / "queries.sql").read_text("utf-8"), dialect)
+    """The project's own queries for `sqlite` or `postgres`, with parameters as that one's driver writes them."""
+    found = parse_queries((files("interlock.stores") / "queries.sql").read_text("utf-8"), dialect)
+    if dialect == "sqlite":
+        return found
+    return {name: _PARAMETER.sub(r"%(\1)s", text.replace("%", "%%")) for name, text in found.items()}
 
 
 @cache
-def migrations() -> tuple[tuple[int, str], ...]:
-    """The numbered migrations, in order, as (version, script)."""
+def migrations(dialect: str) -> tuple[tuple[int, str], ...]:
+    """The numbered migrations of one dialect, in order, as (version, script).
+
+    A file is for both, `NUMBER_NAME.sql`, or for one, `NUMBER_NAME.DIALECT.sql`.
+    """
     folder = files("interlock.stores") / "migrations"
-    scripts = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
-    return tuple((int(name.split("_", 1)[0]), (folder / name).read_text("utf-8")) for name in scripts)
+    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
+    mine = [name for name in names if name.removesuffix(".sql").partition(".")[2] in {"", dialect}]
+    scripts = {int(name.split("_", 1)[0]): (folder / name).read_text("utf-8") for name in mine}
+    if dialect == "postgres":
+        scripts = {version: _as_postgres(script) for version, script in scripts.items()}
+    return tuple(scripts.items())
+
+
+def _as_postgres(script: str) -> str:
+    for pattern, postgres in _POSTGRES_TYPES:
+        script = pattern.sub(postgres, script)
+    return script

@@ -21,26 +21,14 @@ from interlock.clock import MICROSECONDS, Clock, SystemClock, new_id
 from interlock.errors import Conflict, StoreHeld, Unavailable
 from interlock.fleet.store import Operation, Outcome, Row
 from interlock.fleet.strategies import Snapshot, View
+from interlock.stores.inbox import MAX_OPERATIONS_A_COMMIT, Batch, gather
 from interlock.stores.lockfile import LockFile
 from interlock.stores.operations import do
 from interlock.stores.reads import read_snapshot
 from interlock.stores.sqlfile import migrations, queries
+from interlock.stores.times import StoreTimes
 
 Answer = TypeVar("Answer")
-MAX_OPERATIONS_A_COMMIT = 64
-
-
-@dataclass(frozen=True)
-class StoreTimes:
-    """Durations in seconds that the store itself judges by.
-
-    `presence`: how long a host counts as present after a beat. `outage`: with no sweep for longer than this, every
-    deadline is first moved to at least `grace` from now.
-    """
-
-    presence: float = 30.0
-    outage: float = 15.0
-    grace: float = 60.0
 
 
 class _Timekeeper:
@@ -94,6 +82,22 @@ class SqliteTransaction:
         """See `Transaction.write`."""
         return self._execute(query, parameters).rowcount
 
+    def lock(self, query: str, **parameters: object) -> None:
+        """See `Transaction.lock`."""
+
+    def enter(self, most: int) -> bool:
+        """See `Transaction.enter`."""
+        return bool(self.write("depth_enter", most=most))
+
+    def count(self, queued: int) -> None:
+        """See `Transaction.count`."""
+        self.write("depth_add", by=queued)
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[SqliteTransaction]:
+        """See `Transaction.aside`."""
+        yield self
+
     def now(self) -> int:
         """See `Transaction.now`."""
         return self._timekeeper.now()
@@ -117,12 +121,6 @@ class SqliteTransaction:
 
 
 @dataclass(frozen=True)
-class _Batch:
-    operations: tuple[Operation, ...]
-    answer: Future[list[Outcome]]
-
-
-@dataclass(frozen=True)
 class _Look:
     read: Callable[[SqliteTransaction], None]
     answer: Future[Any]
@@ -139,7 +137,7 @@ class SqliteStore:
         self._timekeeper = _Timekeeper(clock)
         self._reader = threading.local()
         self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="interlock-read")
-        self._inbox: queue.SimpleQueue[_Batch | _Look | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Batch | _Look | None] = queue.SimpleQueue()
         self._closed = False
         ready: Future[None] = Future()
         # A daemon: a program that ends without closing its store must not hang, and what was not answered is undone.
@@ -180,7 +178,7 @@ class SqliteStore:
     async def commit(self, operations: Sequence[Operation]) -> list[Outcome]:
         """See `Store.commit`."""
         answer: Future[list[Outcome]] = Future()
-        self._post(_Batch(tuple(operations), answer))
+        self._post(Batch(tuple(operations), answer))
         return await asyncio.shield(asyncio.wrap_future(answer))
 
     async def snapshot(self, *, most: int, view: View = View.BY_SERIAL) -> Snapshot:
@@ -202,7 +200,7 @@ class SqliteStore:
         if self._lock is not None:
             self._lock.release()
 
-    def _post(self, item: _Batch | _Look) -> None:
+    def _post(self, item: Batch | _Look) -> None:
         if os.getpid() != self._owner:
             message = "this store was opened before a fork: open it in the process that uses it"
             raise Conflict(message)
@@ -262,7 +260,7 @@ class SqliteStore:
                 if isinstance(item, _Look):
                     self._look(connection, item)
                 else:
-                    self._commit(connection, self._gather(item))
+                    self._commit(connection, gather(self._inbox, item, MAX_OPERATIONS_A_COMMIT))
 
     def _resume_clock(self, connection: sqlite3.Connection) -> None:
         tx = self._transaction(connection)
@@ -272,23 +270,7 @@ class SqliteStore:
         else:
             self._timekeeper.not_before(int(str(upkeep["clock_at"])))
 
-    def _gather(self, first: _Batch) -> list[_Batch]:
-        """What has come in while the writer was busy, to share one commit: no waiting for more."""
-        batches = [first]
-        size = len(first.operations)
-        while size < MAX_OPERATIONS_A_COMMIT:
-            try:
-                item = self._inbox.get_nowait()
-            except queue.Empty:
-                break
-            if not isinstance(item, _Batch):
-                self._inbox.put(item)
-                break
-            batches.append(item)
-            size += len(item.operations)
-        return batches
-
-    def _commit(self, connection: sqlite3.Connection, batches: list[_Batch]) -> None:
+    def _commit(self, connection: sqlite3.Connection, batches: list[Batch]) -> None:
         try:
             connection.execute("BEGIN IMMEDIATE")
             tx = self._transaction(connection)
@@ -301,13 +283,10 @@ class SqliteStore:
                 connection.execute("ROLLBACK")
             outcomes = [_as_unavailable(error)] * len(batches)
         for batch, outcome in zip(batches, outcomes, strict=True):
-            if isinstance(outcome, BaseException):
-                batch.answer.set_exception(outcome)
-            else:
-                batch.answer.set_result(outcome)
+            batch.resolve(outcome)
 
     @staticmethod
-    def _do_apart(tx: SqliteTransaction, batch: _Batch) -> list[Outcome] | BaseException:
+    def _do_apart(tx: SqliteTransaction, batch: Batch) -> list[Outcome] | BaseException:
         """One caller's operations, undone alone where one of them fails."""
         try:
             with tx.apart():
@@ -347,11 +326,11 @@ def _as_unavailable(error: BaseException) -> BaseException:
 def migrate(connection: sqlite3.Connection) -> None:
     """Bring the schema up to this program, in one transaction; refuse a database that a newer program made."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    newest = migrations()[-1][0]
+    newest = migrations("sqlite")[-1][0]
     if version > newest:
         message = f"the database has schema {version}, this program knows {newest}: use the newer program"
         raise StoreHeld(message)
-    for number, script in migrations():
+    for number, script in migrations("sqlite"):
         if number > version:
             # A pragma takes no parameters; the number is from a file's name, and an int.
             connection.executescript(

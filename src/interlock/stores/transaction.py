@@ -35,6 +35,25 @@ class Transaction(Protocol):
         """Run a statement that changes rows, and say how many it changed."""
         ...
 
+    def lock(self, query: str, **parameters: object) -> None:
+        """Lock rows until the transaction ends. Nothing is done where there is one writer: it has locked them all.
+
+        The one order is devices, offered tasks, leases, the task, its attempt; each kind in the order of its key.
+        """
+        ...
+
+    def enter(self, most: int) -> bool:
+        """Count one more queued task, unless `most` are queued."""
+        ...
+
+    def count(self, queued: int) -> None:
+        """Count queued tasks that come back, or leave when it is negative, whatever the limit."""
+        ...
+
+    def aside(self) -> AbstractContextManager[Transaction]:
+        """A transaction that is durable at its end, whatever becomes of this one; this one where it is the only one."""
+        ...
+
     def now(self) -> int:
         """The store's clock, in microseconds."""
         ...

@@ -1,0 +1,442 @@
+"""The store that several servers may share: PostgreSQL, by a pool of connections.
+
+Each kind of operation has a lane: a thread that commits what waits there, so that those who wait share one commit and
+fail alone. Renewals, beats and the sweep have connections of their own, which nothing else can use up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import DictRow, dict_row
+from psycopg_pool import ConnectionPool
+
+from interlock.clock import MICROSECONDS, jitter
+from interlock.errors import Conflict, InvalidInput, StoreHeld, Unavailable
+from interlock.fleet import store
+from interlock.fleet.store import Applied, Operation, Outcome, Row, Submit, Sweep
+from interlock.fleet.strategies import Snapshot, View
+from interlock.stores.inbox import MAX_OPERATIONS_A_COMMIT, Batch, gather
+from interlock.stores.leases import end_expired, end_sweep
+from interlock.stores.operations import do
+from interlock.stores.postgres_locks import lock_first, lock_order
+from interlock.stores.postgres_transaction import (
+    Connection,
+    NearLimit,
+    NotCommitted,
+    PostgresTransaction,
+    is_passing,
+)
+from interlock.stores.queue import offer_due
+from interlock.stores.reads import read_snapshot
+from interlock.stores.sqlfile import migrations
+from interlock.stores.times import StoreTimes
+from interlock.stores.transaction import number
+
+Answer = TypeVar("Answer")
+Pool = ConnectionPool[psycopg.Connection[DictRow]]
+_OLDEST = 130_000
+_WAITS = (0.02, 0.1, 0.3, 1.0, 2.0)
+_READERS = 4
+_EXACT_FOR = 64
+_MIGRATE = """
+BEGIN;
+SET LOCAL lock_timeout = '30s';
+SET LOCAL statement_timeout = '600s';
+"""
+
+
+@dataclass(frozen=True)
+class LaneKind:
+    """Which operations share commits, how many at most, and whether they have connections that nobody else uses."""
+
+    name: str
+    most: int = MAX_OPERATIONS_A_COMMIT
+    reserved: bool = False
+
+
+_OTHER = LaneKind("other", most=1)
+_SWEEP = LaneKind("sweep", most=1, reserved=True)
+_SUBMIT, _GRANT, _CLAIM, _END = (LaneKind(name) for name in ("submit", "grant", "claim", "end"))
+_SAVE, _JOURNAL, _RENEW = LaneKind("save"), LaneKind("journal"), LaneKind("renew", reserved=True)
+# A beat may change every device of its host: two in one transaction could lock them in no common order.
+_BEAT = LaneKind("beat", most=1, reserved=True)
+_LANES: dict[type, LaneKind] = {
+    store.Submit: _SUBMIT,
+    store.Define: _SUBMIT,
+    store.Grant: _GRANT,
+    store.Claim: _CLAIM,
+    store.Renew: _RENEW,
+    store.SaveRun: _SAVE,
+    store.HandOverEffect: _JOURNAL,
+    store.WithdrawEffect: _JOURNAL,
+    store.SettleCall: _JOURNAL,
+    store.EndAttempt: _END,
+    store.Beat: _BEAT,
+    store.Sweep: _SWEEP,
+}
+
+
+class _Lane:
+    """A thread that commits what is posted to it, in order."""
+
+    def __init__(self, kind: LaneKind, write: Callable[[LaneKind, list[Batch]], None]) -> None:
+        self._kind = kind
+        self._write = write
+        self._inbox: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        # A daemon: a program that ends without closing its store must not hang, and what was not answered is undone.
+        self._thread = threading.Thread(target=self._run, name=f"interlock-{kind.name}", daemon=True)
+        self._thread.start()
+
+    def post(self, batch: Batch) -> None:
+        self._inbox.put(batch)
+
+    def close(self) -> None:
+        self._inbox.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (batch := self._inbox.get()) is not None:
+            self._write(self._kind, gather(self._inbox, batch, self._kind.most))
+
+
+class PostgresStore:
+    """See `interlock.fleet.store.Store`. Made by `open`; belongs to the process that made it."""
+
+    def __init__(self, url: str, times: StoreTimes) -> None:
+        self._times = times
+        self._owner = os.getpid()
+        self._closed = False
+        self._exact_left = 0
+        self._turn = threading.Lock()
+        self._lanes: dict[str, _Lane] = {}
+        self._pool = _pool(url, most=10)
+        self._reserved = _pool(url, most=4)
+        self._readers = ThreadPoolExecutor(max_workers=_READERS, thread_name_prefix="interlock-read")
+
+    @classmethod
+    def open(cls, url: str, *, times: StoreTimes | None = None) -> PostgresStore:
+        """Open the database at a `postgresql://` address, and bring its schema up to this program.
+
+        Raises:
+            InvalidInput: that is no address of a database, or its server is too old.
+            StoreHeld: a newer program made the schema, or another one has been migrating it for long.
+            Unavailable: the server cannot be reached.
+        """
+        place = _place(url)
+        opened = cls(url, times or StoreTimes())
+        try:
+            opened._connect()
+        except BaseException as error:
+            opened._shut()
+            if isinstance(error, psycopg.Error):
+                raise _as_refused(error, place) from None
+            raise
+        return opened
+
+    def _connect(self) -> None:
+        for pool in (self._pool, self._reserved):
+            pool.open(wait=True, timeout=10)
+        with self._pool.connection() as connection:
+            migrate(connection)
+
+    def _shut(self) -> None:
+        for pool in (self._pool, self._reserved):
+            pool.close()
+        self._readers.shutdown()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    async def commit(self, operations: Sequence[Operation]) -> list[Outcome]:
+        """See `Store.commit`."""
+        batch = Batch(tuple(operations), Future())
+        self._lane(batch).post(batch)
+        return await asyncio.shield(asyncio.wrap_future(batch.answer))
+
+    async def snapshot(self, *, most: int, view: View = View.BY_SERIAL) -> Snapshot:
+        """See `Store.snapshot`."""
+        return await self._read(lambda tx: read_snapshot(tx, most=most, view=view))
+
+    async def rows(self, query: str, **parameters: object) -> list[Row]:
+        """See `Store.rows`."""
+        return await self._read(lambda tx: tx.rows(query, **parameters))
+
+    async def close(self) -> None:
+        """See `Store.close`."""
+        if self._closed:
+            return
+        self._closed = True
+        for lane in self._lanes.values():
+            await asyncio.to_thread(lane.close)
+        await asyncio.to_thread(self._shut)
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._owner:
+            message = "this store was opened before a fork: open it in the process that uses it"
+            raise Conflict(message)
+        if self._closed:
+            message = "the store is closed"
+            raise Unavailable(message)
+
+    def _lane(self, batch: Batch) -> _Lane:
+        self._check_usable()
+        kinds = {_LANES.get(type(operation), _OTHER) for operation in batch.operations}
+        kind = kinds.pop() if len(kinds) == 1 else _OTHER
+        with self._turn:
+            if kind.name not in self._lanes:
+                self._lanes[kind.name] = _Lane(kind, self._write)
+            return self._lanes[kind.name]
+
+    async def _read(self, read: Callable[[PostgresTransaction], Answer]) -> Answer:
+        self._check_usable()
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read_here, read)
+
+    def _read_here(self, read: Callable[[PostgresTransaction], Answer]) -> Answer:
+        def once() -> Answer:
+            with self._pool.connection() as connection:
+                tx = self._on(connection)
+                tx.begin_read()
+                try:
+                    return read(tx)
+                finally:
+                    tx.rollback()
+
+        return self._patiently(once)
+
+    def _write(self, kind: LaneKind, batches: list[Batch]) -> None:
+        """Commit batches together and tell who asked; where that fails, each alone."""
+        try:
+            outcomes = self._committed(kind, batches)
+        except BaseException as error:  # noqa: BLE001 - every waiting caller is told, and the lane lives on
+            if len(batches) == 1:
+                batches[0].resolve(_as_unavailable(error))
+                return
+            for batch in batches:
+                self._write(kind, [batch])
+            return
+        for batch, outcome in zip(batches, outcomes, strict=True):
+            batch.resolve(outcome)
+
+    def _committed(self, kind: LaneKind, batches: list[Batch]) -> Sequence[list[Outcome] | BaseException]:
+        pool = self._reserved if kind.reserved else self._pool
+        if kind is _SWEEP:
+            return [[self._swept(each) for each in batch.operations if isinstance(each, Sweep)] for batch in batches]
+        operations = [operation for batch in batches for operation in batch.operations]
+
+        def once() -> Sequence[list[Outcome] | BaseException]:
+            with self._transaction(pool, exact=self._must_count(operations)) as tx:
+                lock_first(tx, operations)
+                return _done(tx, batches)
+
+        return self._patiently(once)
+
+    def _swept(self, sweep: Sweep) -> Outcome:
+        """A sweep is many small transactions: one that held several leases would stand in everybody's way."""
+        expired = sum(self._end_expired(lease, sweep) for lease in self._in_one(lambda tx: tx.rows("leases_expired")))
+        offered = self._in_one(offer_due)
+        self._in_one(_end_sweep)
+        return Applied((expired, offered))
+
+    def _end_expired(self, lease: Row, sweep: Sweep) -> bool:
+        return self._in_one(lambda tx: end_expired(tx, lease, sweep))
+
+    def _in_one(self, act: Callable[[PostgresTransaction], Answer]) -> Answer:
+        def once() -> Answer:
+            with self._transaction(self._reserved) as tx:
+                return act(tx)
+
+        return self._patiently(once)
+
+    def _must_count(self, operations: Sequence[Operation]) -> bool:
+        """Whether the queue was near its limit lately, so that what is submitted has to be counted exactly."""
+        if not self._exact_left or not any(isinstance(operation, Submit) for operation in operations):
+            return False
+        self._exact_left -= 1
+        return True
+
+    @contextlib.contextmanager
+    def _transaction(self, pool: Pool, *, exact: bool = False) -> Iterator[PostgresTransaction]:
+        """A transaction that is durable when the context has ended, or else did not take place."""
+        with pool.connection() as connection:
+            tx = self._on(connection)
+            tx.begin(exact=exact)
+            if self._was_outage(tx):
+                self._allow_for_outage(tx)
+                tx.begin(exact=exact)
+            try:
+                yield tx
+            except BaseException:
+                tx.rollback()
+                raise
+            self._commit(tx)
+
+    def _on(self, connection: Connection) -> PostgresTransaction:
+        return PostgresTransaction(connection, int(self._times.presence * MICROSECONDS), self._aside)
+
+    @contextlib.contextmanager
+    def _aside(self) -> Iterator[PostgresTransaction]:
+        """A small transaction on a connection of its own. It waits for none but its like."""
+        with self._reserved.connection() as connection:
+            tx = PostgresTransaction(connection, int(self._times.presence * MICROSECONDS))
+            tx.begin()
+            try:
+                yield tx
+            except BaseException:
+                tx.rollback()
+                raise
+            tx.commit()
+
+    def _commit(self, tx: PostgresTransaction) -> None:
+        """Commit. Where the answer is lost with the connection, ask another one what became of it."""
+        xact = tx.xact
+        try:
+            tx.commit()
+        except psycopg.OperationalError:
+            if not self._took_place(xact):
+                raise NotCommitted from None
+
+    def _took_place(self, xact: str) -> bool:
+        for wait in _WAITS:
+            with contextlib.suppress(psycopg.OperationalError), self._reserved.connection() as connection:
+                status = self._on(connection).row("xact_status", xact=xact)
+                if status is not None and status["status"] != "in progress":
+                    return status["status"] == "committed"
+            _pause(wait)
+        message = "the database went away in the middle of a commit: whether it was written is not known, look first"
+        raise Unavailable(message)
+
+    def _was_outage(self, tx: PostgresTransaction) -> bool:
+        return number(tx.began, "now") - number(tx.began, "swept_at") > int(self._times.outage * MICROSECONDS)
+
+    def _allow_for_outage(self, tx: PostgresTransaction) -> None:
+        """Give every lease one grace period where nobody has swept for long: its holder could not renew either."""
+        tx.lock("lock_upkeep")
+        upkeep = tx.row("upkeep") or tx.began
+        if tx.now() - number(upkeep, "swept_at") > int(self._times.outage * MICROSECONDS):
+            tx.lock("lock_leases_to_grace")
+            tx.write("outage_grace", grace=int(self._times.grace * MICROSECONDS))
+            tx.write("upkeep_swept")
+        tx.commit()
+
+    def _patiently(self, once: Callable[[], Answer]) -> Answer:
+        """Try again, a bounded number of times, what a lost connection or a deadlock has undone."""
+        for wait in _WAITS:
+            try:
+                return once()
+            except NearLimit:
+                self._exact_left = _EXACT_FOR
+            except (psycopg.Error, NotCommitted) as error:
+                if not is_passing(error):
+                    raise
+                if isinstance(error, psycopg.OperationalError):
+                    self._drop_dead()
+                _pause(wait)
+        return once()
+
+    def _drop_dead(self) -> None:
+        """Where one connection is lost, others are too: let the pools replace those that are dead."""
+        for pool in (self._pool, self._reserved):
+            with contextlib.suppress(psycopg.Error):
+                pool.check()
+
+
+def _end_sweep(tx: PostgresTransaction) -> None:
+    tx.lock("lock_upkeep")
+    end_sweep(tx)
+    tx.write("upkeep_tick")
+
+
+def _done(tx: PostgresTransaction, batches: list[Batch]) -> list[list[Outcome] | BaseException]:
+    """Each batch in its place in the order of locks, answered in the order of asking."""
+    order = sorted(range(len(batches)), key=lambda place: lock_order(batches[place].operations))
+    outcomes = {place: _done_apart(tx, batches[place], alone=len(batches) == 1) for place in order}
+    return [outcomes[place] for place in range(len(batches))]
+
+
+def _done_apart(tx: PostgresTransaction, batch: Batch, *, alone: bool) -> list[Outcome] | BaseException:
+    """One caller's operations, undone alone where one of them fails."""
+    try:
+        with contextlib.nullcontext() if alone else tx.apart():
+            return [do(tx, operation) for operation in batch.operations]
+    except Exception as error:
+        if alone or isinstance(error, NearLimit) or is_passing(error):
+            raise
+        return _as_unavailable(error)
+
+
+def _pool(url: str, *, most: int) -> Pool:
+    settings = {"autocommit": True, "prepare_threshold": None, "row_factory": dict_row}
+    return ConnectionPool(url, kwargs=settings, min_size=1, max_size=most, timeout=5.0, num_workers=1, open=False)
+
+
+def _pause(seconds: float) -> None:
+    threading.Event().wait(jitter(seconds))
+
+
+def _place(url: str) -> str:
+    """Where a database is, without its password. Raises `InvalidInput`."""
+    try:
+        parts = conninfo_to_dict(url)
+    except psycopg.Error:
+        message = "that is no address of a database: write postgresql://USER@HOST:PORT/NAME"
+        raise InvalidInput(message) from None
+    return f"{parts.get('host', 'localhost')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
+
+
+def _as_refused(error: psycopg.Error, place: str) -> Exception:
+    if isinstance(error, psycopg.errors.LockNotAvailable):
+        return StoreHeld(f"another program has been migrating {place} for half a minute: look at it, and try again")
+    if isinstance(error, psycopg.OperationalError):
+        return Unavailable(f"the database at {place} cannot be reached: is it running, and is the address right?")
+    return Unavailable(f"the database at {place} cannot be used ({type(error).__name__})")
+
+
+def _as_unavailable(error: BaseException) -> BaseException:
+    if isinstance(error, (psycopg.Error, NotCommitted)):
+        message = f"the database did not take it ({type(error).__name__}): nothing was written, try again"
+        return Unavailable(message)
+    return error
+
+
+def migrate(connection: Connection) -> None:
+    """Bring the schema up to this program, one program at a time; refuse a database that a newer program made."""
+    if connection.info.server_version < _OLDEST:
+        message = "the database's server is older than PostgreSQL 13: use a newer one"
+        raise InvalidInput(message)
+    tx = PostgresTransaction(connection, 0)
+    connection.execute(_MIGRATE)
+    try:
+        tx.lock("lock_schema")
+        there = tx.row("schema_there")
+        if there is not None and not there["there"]:
+            tx.write("make_schema")
+        known = tx.row("schema")
+        _apply(connection, tx, 0 if known is None else number(known, "version"))
+        connection.execute("COMMIT")
+    except BaseException:
+        tx.rollback()
+        raise
+
+
+def _apply(connection: Connection, tx: PostgresTransaction, version: int) -> None:
+    newest = migrations("postgres")[-1][0]
+    if version > newest:
+        message = f"the database has schema {version}, this program knows {newest}: use the newer program"
+        raise StoreHeld(message)
+    for each, script in migrations("postgres"):
+        if each > version:
+            connection.execute(script.encode())
+            tx.write("keep_schema", version=each)
