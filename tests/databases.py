@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import pwd
 import shutil
+import sqlite3
 import subprocess
 import tempfile
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psycopg
 import pytest
 
 from interlock.stores.postgres import PostgresStore
+from interlock.stores.sqlite import SqliteStore
+from interlock.stores.times import StoreTimes
 from interlock.testing.clock import ManualClock
 
+NAME = "fleet.db"
 VARIABLE = "INTERLOCK_TEST_POSTGRES"
 # Nothing here outlives a run, so nothing need reach the disk; commits are waited for all the same.
 SETTINGS = {"fsync": "off", "full_page_writes": "off", "listen_addresses": "", "shared_buffers": "32MB"}
@@ -158,6 +163,58 @@ class DatabaseClock(ManualClock):
     def close(self) -> None:
         for follower in self._followers.values():
             follower.close()
+
+
+class Databases(Protocol):
+    """Databases of one kind, by name, that go by the test's clock."""
+
+    def open(self, name: str, times: StoreTimes | None) -> SqliteStore | PostgresStore: ...
+
+    def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        """Go behind the store's back, in the database that pools have unless they are told another name."""
+        ...
+
+    def content(self) -> bytes:
+        """All that is kept."""
+        ...
+
+
+class SqliteDatabases:
+    def __init__(self, directory: Path, clock: ManualClock) -> None:
+        self._directory = directory
+        self._clock = clock
+
+    def open(self, name: str, times: StoreTimes | None) -> SqliteStore:
+        return SqliteStore.open(self._directory / name, clock=self._clock, times=times)
+
+    def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        with contextlib.closing(sqlite3.connect(self._directory / NAME)) as connection, connection:
+            return connection.execute(statement).fetchall()
+
+    def content(self) -> bytes:
+        return b"".join(path.read_bytes() for path in sorted(self._directory.rglob("*")) if path.is_file())
+
+
+class PostgresDatabases:
+    def __init__(self, server: PostgresServer, clock: DatabaseClock) -> None:
+        self._server = server
+        self._clock = clock
+        self._urls: dict[str, str] = {}
+
+    def open(self, name: str, times: StoreTimes | None) -> PostgresStore:
+        if name not in self._urls:
+            self._urls[name] = self._server.clocked()
+        self._clock.lead(self._urls[name])
+        return PostgresStore.open(self._urls[name], times=times)
+
+    def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self._urls[NAME], autocommit=True) as connection:
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def content(self) -> bytes:
+        tables = self.execute("SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'")
+        return repr([self.execute(f'TABLE "{name}"') for (name,) in tables]).encode()
 
 
 def postgres_or_say_so() -> PostgresServer:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from databases import DatabaseClock, PostgresServer
+from databases import DatabaseClock, Databases, PostgresDatabases, SqliteDatabases
 from fleet.pools import Pool
 from interlock.fleet.settings import FleetSettings
 from interlock.guard.vault import Vault, new_key
@@ -17,7 +17,6 @@ from interlock.stores.times import StoreTimes
 from interlock.testing.clock import ManualClock
 
 MakePool = Callable[..., Pool]
-OpenStore = Callable[[str, StoreTimes | None], SqliteStore | PostgresStore]
 
 
 @pytest.fixture
@@ -28,24 +27,14 @@ def clock() -> Iterator[ManualClock]:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def open_store(request: pytest.FixtureRequest, tmp_path: Path, clock: DatabaseClock) -> OpenStore:
-    """Open stores of either kind that go by the test's clock; the same name opens the same database."""
+def databases(request: pytest.FixtureRequest, tmp_path: Path, clock: DatabaseClock) -> Databases:
     if request.param == "sqlite":
-        return lambda name, times: SqliteStore.open(tmp_path / name, clock=clock, times=times)
-    server: PostgresServer = request.getfixturevalue("postgres")
-    urls: dict[str, str] = {}
-
-    def open_postgres(name: str, times: StoreTimes | None) -> PostgresStore:
-        if name not in urls:
-            urls[name] = server.clocked()
-        clock.lead(urls[name])
-        return PostgresStore.open(urls[name], times=times)
-
-    return open_postgres
+        return SqliteDatabases(tmp_path, clock)
+    return PostgresDatabases(request.getfixturevalue("postgres"), clock)
 
 
 @pytest.fixture
-async def make_pool(open_store: OpenStore, clock: ManualClock) -> AsyncIterator[MakePool]:
+async def make_pool(databases: Databases, clock: ManualClock) -> AsyncIterator[MakePool]:
     """Make pools on databases of the test; the same name opens the same database."""
     opened: list[Pool] = []
     stores: list[SqliteStore | PostgresStore] = []
@@ -53,7 +42,7 @@ async def make_pool(open_store: OpenStore, clock: ManualClock) -> AsyncIterator[
 
     def make(name: str = "fleet.db", times: StoreTimes | None = None, **settings: object) -> Pool:
         wanted = FleetSettings(**{"retry_first_seconds": 0.0, **settings})  # type: ignore[arg-type]
-        store = open_store(name, times)
+        store = databases.open(name, times)
         stores.append(store)
         opened.append(Pool(store, clock, wanted, sealer))
         return opened[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -89,6 +90,9 @@ async def test_fifo_takes_the_first_device_by_host_and_serial(pool: Pool) -> Non
     assert (await pool.fleet.get(task)).task.running_on == "h1/b"
 
 
+NUMBERS = itertools.count()
+
+
 class NewestFirst:
     def rank(self, submission: Submission) -> int:
         del submission
@@ -101,10 +105,11 @@ class NewestFirst:
 
 @pytest.mark.contract("F-14")
 async def test_scenario_adding_a_new_strategy_requires_no_scheduler_edit(make_pool: MakePool) -> None:
-    register_strategy("newest_first")(NewestFirst)
+    name = f"newest_first_{next(NUMBERS)}"
+    register_strategy(name)(NewestFirst)
     with pytest.raises(InvalidInput):
-        register_strategy("newest_first")(NewestFirst)
-    pool = make_pool(strategy="newest_first")
+        register_strategy(name)(NewestFirst)
+    pool = make_pool(strategy=name)
     await pool.host("h1", shell("d1"), shell("d2"))
     tasks = [await pool.goal() for _ in range(2)]
     await pool.scheduler.assign()
@@ -143,8 +148,9 @@ class Stubborn:
 
 @pytest.mark.contract("F-17")
 async def test_f17_a_refused_pair_does_not_cost_the_others_the_pass(make_pool: MakePool) -> None:
-    register_strategy("stubborn")(Stubborn)
-    pool = make_pool(strategy="stubborn")
+    name = f"stubborn_{next(NUMBERS)}"
+    register_strategy(name)(Stubborn)
+    pool = make_pool(strategy=name)
     await pool.host("h1", shell("d1", "a"), shell("d2", "b"))
     wants_a, wants_any = await pool.goal(tags=frozenset({"a"})), await pool.goal()
     report = await pool.scheduler.assign()

@@ -381,7 +381,7 @@ async def test_the_time_that_a_claim_waited_is_added_to_what_its_lease_is_good_f
     await pool.goal()
     await pool.scheduler.assign()
     (assignment,) = await asyncio.wait_for(claim, 10)
-    (lease,) = await pool.store.rows("lock_lease", lease=assignment.lease_id)
+    (lease,) = await pool.store.rows("lease", lease=assignment.lease_id)
     assert assignment.lease_seconds == 72.0
     assert lease["expires_at"] == pool.clock.now() + 60_000_000
 

@@ -1,4 +1,4 @@
-"""Random histories on real SQLite: after each step every invariant holds and no terminal state has changed."""
+"""Random histories on both databases: after each step every invariant holds and no terminal state has changed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,15 @@ from typing import TypeVar
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
+from databases import DatabaseClock, PostgresDatabases, PostgresServer
 from fleet.pools import DONE, FAILED, Pool, ref, released, shell
 from interlock.clock import MICROSECONDS
 from interlock.errors import InterlockError, LeaseSuperseded, QueueFull
@@ -18,6 +25,7 @@ from interlock.fleet.model import Assignment, Ending
 from interlock.fleet.session import HostSession
 from interlock.fleet.settings import FleetSettings
 from interlock.guard.vault import Vault, new_key
+from interlock.stores.postgres import PostgresStore
 from interlock.stores.sqlite import SqliteStore
 from interlock.stores.times import StoreTimes
 from interlock.testing.clock import ManualClock
@@ -29,6 +37,8 @@ ENDINGS = (DONE, FAILED, released("worker_lost"), released("interrupted"), relea
 
 
 class FleetHistory(RuleBasedStateMachine):
+    clock: ManualClock
+
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
@@ -37,6 +47,10 @@ class FleetHistory(RuleBasedStateMachine):
         self.fences: dict[str, int] = {}
         self.tasks = 0
         self.claims = 0
+
+    def open_store(self) -> SqliteStore | PostgresStore:
+        self.clock = ManualClock()
+        return SqliteStore.open(None, clock=self.clock)
 
     def do(self, act: Awaitable[Answer]) -> Answer:
         async def wait() -> Answer:
@@ -48,12 +62,11 @@ class FleetHistory(RuleBasedStateMachine):
     def open(self) -> None:
         async def make() -> Pool:
             settings = FleetSettings(max_queue_depth=5, max_attempts=2, retry_first_seconds=2.0)
-            pool = Pool(SqliteStore.open(None, clock=self.clock), self.clock, settings, Vault([new_key()]))
+            pool = Pool(self.open_store(), self.clock, settings, Vault([new_key()]))
             await pool.host("h1", shell("d1", "a"), shell("d2", "a", "b"))
             await pool.host("h2", shell("d1", "b", exclusive=("b",)))
             return pool
 
-        self.clock = ManualClock()
         self.pool = self.do(make())
 
     @rule(
@@ -110,7 +123,7 @@ class FleetHistory(RuleBasedStateMachine):
 
     def live(self, assignment: Assignment) -> bool:
         """Whether a lease is good. After an outage every one that was not swept is, for its grace period from now."""
-        rows = self.do(self.pool.store.rows("lock_lease", lease=assignment.lease_id))
+        rows = self.do(self.pool.store.rows("lease", lease=assignment.lease_id))
         (upkeep,) = self.do(self.pool.store.rows("upkeep"))
         outage = self.clock.now() - int(str(upkeep["swept_at"])) > StoreTimes().outage * MICROSECONDS
         return bool(rows) and (outage or int(str(rows[0]["expires_at"])) > self.clock.now())
@@ -172,6 +185,8 @@ class FleetHistory(RuleBasedStateMachine):
         if hasattr(self, "pool"):
             self.do(self.pool.close())
         self.runner.close()
+        if isinstance(self.clock, DatabaseClock):
+            self.clock.close()
 
 
 FleetHistory.TestCase.settings = settings(stateful_step_count=40)
@@ -180,3 +195,14 @@ FleetHistory.TestCase.settings = settings(stateful_step_count=40)
 @pytest.mark.contract("F-95")
 class TestFleetHistory(FleetHistory.TestCase):  # type: ignore[misc,valid-type]
     """F5: a checker after every random operation."""
+
+
+@pytest.mark.contract("F-95")
+@pytest.mark.hypothesis
+def test_random_histories_on_postgres(postgres: PostgresServer) -> None:
+    class OnPostgres(FleetHistory):
+        def open_store(self) -> SqliteStore | PostgresStore:
+            self.clock = DatabaseClock()
+            return PostgresDatabases(postgres, self.clock).open("fleet", None)
+
+    run_state_machine_as_test(OnPostgres, settings=settings(stateful_step_count=40))  # type: ignore[no-untyped-call]

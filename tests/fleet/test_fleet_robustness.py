@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sqlite3
-from pathlib import Path
-
 import pytest
 
+from databases import Databases
 from fleet.conftest import MakePool
 from fleet.pools import DONE, Pool, ref, released, shell
 from interlock.errors import Conflict, InvalidInput, LeaseSuperseded, NotFound, QueueFull
@@ -178,23 +176,19 @@ async def test_an_effect_is_not_committed_without_evidence(pool: Pool) -> None:
 
 
 @pytest.mark.contract("F-03")
-async def test_f71_a_refused_workflow_leaves_no_definition(make_pool: MakePool) -> None:
+async def test_f71_a_refused_workflow_leaves_no_definition(make_pool: MakePool, databases: Databases) -> None:
     pool = make_pool(max_queue_depth=1)
     await pool.goal()
     with pytest.raises(QueueFull):
         await pool.workflow('{"name":"late"}')
-    with sqlite3.connect(pool.store._path or "") as connection:
-        assert connection.execute("SELECT count(*) FROM workflow").fetchone() == (0,)
-    connection.close()
+    assert databases.execute("SELECT count(*) FROM workflow") == [(0,)]
 
 
-async def test_q23_a_task_that_cannot_be_read_fails_alone(make_pool: MakePool, tmp_path: Path) -> None:
+async def test_q23_a_task_that_cannot_be_read_fails_alone(make_pool: MakePool, databases: Databases) -> None:
     pool = make_pool()
     session = await pool.host("h1", shell("d1"), shell("d2"))
     damaged, sound = await pool.goal(), await pool.goal()
-    with sqlite3.connect(tmp_path / "fleet.db") as connection:
-        connection.execute("UPDATE task SET sealed = 'gAAAAA' WHERE id = ?", (damaged,))
-    connection.close()
+    databases.execute("UPDATE task SET sealed = 'gAAAAA' WHERE seq = (SELECT min(seq) FROM task)")
     await pool.scheduler.assign()
     (assignment,) = await session.claim("claim-1", 2, 0.0)
     assert assignment.task_id == sound

@@ -264,6 +264,9 @@ def test_an_installed_strategy_is_found_by_its_entry_point_alone() -> None:
         strategy_named("no_such_one")
 
 
+CLAIMS = itertools.count()
+
+
 class Seen(FifoMatch):
     """Keeps what it is shown."""
 
@@ -282,8 +285,9 @@ class Seen(FifoMatch):
 async def test_a_strategy_is_shown_what_it_asks_for(make_pool: MakePool, view: View) -> None:
     strategy = Seen()
     strategy.view = view
-    register_strategy(f"seen_{view}")(lambda: strategy)
-    pool = make_pool(strategy=f"seen_{view}")
+    name = f"seen_{next(CLAIMS)}"
+    register_strategy(name)(lambda: strategy)
+    pool = make_pool(strategy=name)
     await pool.host("h1", shell("d1"))
     ordinary = [await pool.goal() for _ in range(3)]
     pinned = await pool.goal(device=ref("h1", "d9"))
@@ -295,9 +299,6 @@ async def test_a_strategy_is_shown_what_it_asks_for(make_pool: MakePool, view: V
     assert {each.task_id: each.constraints.device for each in snapshot.tasks}.get(pinned) == (
         ref("h1", "d9") if view is View.FULL else None
     )
-
-
-CLAIMS = itertools.count()
 
 
 async def order_of(pool: Pool, session: HostSession, count: int) -> list[str]:

@@ -20,7 +20,16 @@ from interlock.stores.sqlfile import parse_queries, queries
 from interlock.stores.sqlite import SqliteStore
 
 # What PostgreSQL alone is asked, beside its locks.
-ONLY_POSTGRES = {"schema_there", "make_schema", "schema", "keep_schema", "begin", "xact_status", "connections"}
+ONLY_POSTGRES = {
+    "schema_there",
+    "make_schema",
+    "schema",
+    "keep_schema",
+    "begin",
+    "xact_status",
+    "connections",
+    "resume_clock",
+}
 RENEW_NOTHING = Renew(HostId("h"), LeaseId("none"), 1)
 
 

@@ -9,27 +9,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TypeVar
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import ConnectionPool
 
 from interlock.clock import MICROSECONDS, jitter
-from interlock.errors import Conflict, InvalidInput, StoreHeld, Unavailable
-from interlock.fleet import store
+from interlock.errors import Conflict, Unavailable
 from interlock.fleet.store import Applied, Operation, Outcome, Row, Submit, Sweep
 from interlock.fleet.strategies import Snapshot, View
-from interlock.stores.inbox import MAX_OPERATIONS_A_COMMIT, Batch, gather
+from interlock.stores.inbox import Batch
+from interlock.stores.lanes import SWEEP, Lane, LaneKind, kind_of
 from interlock.stores.leases import end_expired, end_sweep
 from interlock.stores.operations import do
 from interlock.stores.postgres_locks import lock_first, lock_order
+from interlock.stores.postgres_schema import as_refused, migrate, place_of
 from interlock.stores.postgres_transaction import (
     Connection,
     NearLimit,
@@ -39,75 +37,14 @@ from interlock.stores.postgres_transaction import (
 )
 from interlock.stores.queue import offer_due
 from interlock.stores.reads import read_snapshot
-from interlock.stores.sqlfile import migrations
 from interlock.stores.times import StoreTimes
 from interlock.stores.transaction import number
 
 Answer = TypeVar("Answer")
 Pool = ConnectionPool[psycopg.Connection[DictRow]]
-_OLDEST = 130_000
 _WAITS = (0.02, 0.1, 0.3, 1.0, 2.0)
 _READERS = 4
 _EXACT_FOR = 64
-_MIGRATE = """
-BEGIN;
-SET LOCAL lock_timeout = '30s';
-SET LOCAL statement_timeout = '600s';
-"""
-
-
-@dataclass(frozen=True)
-class LaneKind:
-    """Which operations share commits, how many at most, and whether they have connections that nobody else uses."""
-
-    name: str
-    most: int = MAX_OPERATIONS_A_COMMIT
-    reserved: bool = False
-
-
-_OTHER = LaneKind("other", most=1)
-_SWEEP = LaneKind("sweep", most=1, reserved=True)
-_SUBMIT, _GRANT, _CLAIM, _END = (LaneKind(name) for name in ("submit", "grant", "claim", "end"))
-_SAVE, _JOURNAL, _RENEW = LaneKind("save"), LaneKind("journal"), LaneKind("renew", reserved=True)
-# A beat may change every device of its host: two in one transaction could lock them in no common order.
-_BEAT = LaneKind("beat", most=1, reserved=True)
-_LANES: dict[type, LaneKind] = {
-    store.Submit: _SUBMIT,
-    store.Define: _SUBMIT,
-    store.Grant: _GRANT,
-    store.Claim: _CLAIM,
-    store.Renew: _RENEW,
-    store.SaveRun: _SAVE,
-    store.HandOverEffect: _JOURNAL,
-    store.WithdrawEffect: _JOURNAL,
-    store.SettleCall: _JOURNAL,
-    store.EndAttempt: _END,
-    store.Beat: _BEAT,
-    store.Sweep: _SWEEP,
-}
-
-
-class _Lane:
-    """A thread that commits what is posted to it, in order."""
-
-    def __init__(self, kind: LaneKind, write: Callable[[LaneKind, list[Batch]], None]) -> None:
-        self._kind = kind
-        self._write = write
-        self._inbox: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
-        # A daemon: a program that ends without closing its store must not hang, and what was not answered is undone.
-        self._thread = threading.Thread(target=self._run, name=f"interlock-{kind.name}", daemon=True)
-        self._thread.start()
-
-    def post(self, batch: Batch) -> None:
-        self._inbox.put(batch)
-
-    def close(self) -> None:
-        self._inbox.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        while (batch := self._inbox.get()) is not None:
-            self._write(self._kind, gather(self._inbox, batch, self._kind.most))
 
 
 class PostgresStore:
@@ -118,8 +55,9 @@ class PostgresStore:
         self._owner = os.getpid()
         self._closed = False
         self._exact_left = 0
+        self._latest = 0
         self._turn = threading.Lock()
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[str, Lane] = {}
         self._pool = _pool(url, most=10)
         self._reserved = _pool(url, most=4)
         self._readers = ThreadPoolExecutor(max_workers=_READERS, thread_name_prefix="interlock-read")
@@ -133,14 +71,14 @@ class PostgresStore:
             StoreHeld: a newer program made the schema, or another one has been migrating it for long.
             Unavailable: the server cannot be reached.
         """
-        place = _place(url)
+        place = place_of(url)
         opened = cls(url, times or StoreTimes())
         try:
             opened._connect()
         except BaseException as error:
             opened._shut()
             if isinstance(error, psycopg.Error):
-                raise _as_refused(error, place) from None
+                raise as_refused(error, place) from None
             raise
         return opened
 
@@ -181,7 +119,13 @@ class PostgresStore:
         self._closed = True
         for lane in self._lanes.values():
             await asyncio.to_thread(lane.close)
-        await asyncio.to_thread(self._shut)
+        await asyncio.to_thread(self._leave)
+
+    def _leave(self) -> None:
+        # Best effort: where the database is away, the last sweep has written the time before.
+        with contextlib.suppress(psycopg.Error, NotCommitted), self._transaction(self._reserved) as tx:
+            tx.write("upkeep_tick")
+        self._shut()
 
     def _check_usable(self) -> None:
         if os.getpid() != self._owner:
@@ -191,13 +135,12 @@ class PostgresStore:
             message = "the store is closed"
             raise Unavailable(message)
 
-    def _lane(self, batch: Batch) -> _Lane:
+    def _lane(self, batch: Batch) -> Lane:
         self._check_usable()
-        kinds = {_LANES.get(type(operation), _OTHER) for operation in batch.operations}
-        kind = kinds.pop() if len(kinds) == 1 else _OTHER
+        kind = kind_of(batch.operations)
         with self._turn:
             if kind.name not in self._lanes:
-                self._lanes[kind.name] = _Lane(kind, self._write)
+                self._lanes[kind.name] = Lane(kind, self._write)
             return self._lanes[kind.name]
 
     async def _read(self, read: Callable[[PostgresTransaction], Answer]) -> Answer:
@@ -232,7 +175,7 @@ class PostgresStore:
 
     def _committed(self, kind: LaneKind, batches: list[Batch]) -> Sequence[list[Outcome] | BaseException]:
         pool = self._reserved if kind.reserved else self._pool
-        if kind is _SWEEP:
+        if kind is SWEEP:
             return [[self._swept(each) for each in batch.operations if isinstance(each, Sweep)] for batch in batches]
         operations = [operation for batch in batches for operation in batch.operations]
 
@@ -272,16 +215,26 @@ class PostgresStore:
         """A transaction that is durable when the context has ended, or else did not take place."""
         with pool.connection() as connection:
             tx = self._on(connection)
-            tx.begin(exact=exact)
-            if self._was_outage(tx):
-                self._allow_for_outage(tx)
-                tx.begin(exact=exact)
+            self._begin(tx, exact=exact)
             try:
                 yield tx
             except BaseException:
                 tx.rollback()
                 raise
             self._commit(tx)
+
+    def _begin(self, tx: PostgresTransaction, *, exact: bool) -> None:
+        """Begin, once the clock goes on from where it was and an outage has been allowed for."""
+        latest = self._latest
+        tx.begin(exact=exact)
+        if number(tx.began, "now") < latest:
+            tx.write("resume_clock", latest=latest)
+            tx.commit()
+            tx.begin(exact=exact)
+        self._latest = max(self._latest, number(tx.began, "now"))
+        if number(tx.began, "now") - number(tx.began, "swept_at") > int(self._times.outage * MICROSECONDS):
+            self._allow_for_outage(tx)
+            tx.begin(exact=exact)
 
     def _on(self, connection: Connection) -> PostgresTransaction:
         return PostgresTransaction(connection, int(self._times.presence * MICROSECONDS), self._aside)
@@ -317,9 +270,6 @@ class PostgresStore:
             _pause(wait)
         message = "the database went away in the middle of a commit: whether it was written is not known, look first"
         raise Unavailable(message)
-
-    def _was_outage(self, tx: PostgresTransaction) -> bool:
-        return number(tx.began, "now") - number(tx.began, "swept_at") > int(self._times.outage * MICROSECONDS)
 
     def _allow_for_outage(self, tx: PostgresTransaction) -> None:
         """Give every lease one grace period where nobody has swept for long: its holder could not renew either."""
@@ -386,57 +336,8 @@ def _pause(seconds: float) -> None:
     threading.Event().wait(jitter(seconds))
 
 
-def _place(url: str) -> str:
-    """Where a database is, without its password. Raises `InvalidInput`."""
-    try:
-        parts = conninfo_to_dict(url)
-    except psycopg.Error:
-        message = "that is no address of a database: write postgresql://USER@HOST:PORT/NAME"
-        raise InvalidInput(message) from None
-    return f"{parts.get('host', 'localhost')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
-
-
-def _as_refused(error: psycopg.Error, place: str) -> Exception:
-    if isinstance(error, psycopg.errors.LockNotAvailable):
-        return StoreHeld(f"another program has been migrating {place} for half a minute: look at it, and try again")
-    if isinstance(error, psycopg.OperationalError):
-        return Unavailable(f"the database at {place} cannot be reached: is it running, and is the address right?")
-    return Unavailable(f"the database at {place} cannot be used ({type(error).__name__})")
-
-
 def _as_unavailable(error: BaseException) -> BaseException:
     if isinstance(error, (psycopg.Error, NotCommitted)):
         message = f"the database did not take it ({type(error).__name__}): nothing was written, try again"
         return Unavailable(message)
     return error
-
-
-def migrate(connection: Connection) -> None:
-    """Bring the schema up to this program, one program at a time; refuse a database that a newer program made."""
-    if connection.info.server_version < _OLDEST:
-        message = "the database's server is older than PostgreSQL 13: use a newer one"
-        raise InvalidInput(message)
-    tx = PostgresTransaction(connection, 0)
-    connection.execute(_MIGRATE)
-    try:
-        tx.lock("lock_schema")
-        there = tx.row("schema_there")
-        if there is not None and not there["there"]:
-            tx.write("make_schema")
-        known = tx.row("schema")
-        _apply(connection, tx, 0 if known is None else number(known, "version"))
-        connection.execute("COMMIT")
-    except BaseException:
-        tx.rollback()
-        raise
-
-
-def _apply(connection: Connection, tx: PostgresTransaction, version: int) -> None:
-    newest = migrations("postgres")[-1][0]
-    if version > newest:
-        message = f"the database has schema {version}, this program knows {newest}: use the newer program"
-        raise StoreHeld(message)
-    for each, script in migrations("postgres"):
-        if each > version:
-            connection.execute(script.encode())
-            tx.write("keep_schema", version=each)

@@ -14,9 +14,9 @@ INSERT INTO upkeep (id, clock_at, swept_at) VALUES (1, interlock_now(), interloc
 -- upkeep_tick (sqlite): Remember the time of a write, so that the clock never goes behind it.
 UPDATE upkeep SET clock_at = interlock_now() WHERE id = 1;
 
--- upkeep_tick (postgres): The same at a sweep. Where the machine's clock was put back, go on from here, a tenth slower.
+-- upkeep_tick (postgres): The same at a sweep. Where the machine's clock was put back, go on from here, a twentieth slower.
 UPDATE upkeep SET
-  ahead = greatest(0, clock_at - interlock_machine(), ahead - (interlock_now() - clock_at) / 10),
+  ahead = greatest(0, clock_at - interlock_machine(), ahead - (interlock_now() - clock_at) / 20),
   clock_at = interlock_now()
 WHERE id = 1;
 
@@ -34,6 +34,10 @@ SELECT coalesce(max(version), 0) AS version FROM interlock_schema;
 
 -- keep_schema (postgres): Remember the number of the schema.
 INSERT INTO interlock_schema (version) VALUES (:version);
+
+-- resume_clock (postgres): The machine's clock was put back: go on from the time that was told last.
+UPDATE upkeep SET ahead = greatest(ahead, :latest - interlock_machine()), clock_at = greatest(clock_at, :latest)
+WHERE id = 1;
 
 -- begin (postgres): What a transaction must know first: the time, the last sweep's, and its own number.
 SELECT interlock_now() AS now, swept_at, CAST(pg_current_xact_id() AS TEXT) AS xact FROM upkeep WHERE id = 1;
