@@ -122,11 +122,11 @@ class FleetHistory(RuleBasedStateMachine):
             assert live or attempt["report"] is not None
 
     def live(self, assignment: Assignment) -> bool:
-        """Whether a lease is good. After an outage every one that was not swept is, for its grace period from now."""
+        """Whether a lease is good. After an outage each that was not swept is, once until it is renewed."""
         rows = self.do(self.pool.store.rows("lease", lease=assignment.lease_id))
         (upkeep,) = self.do(self.pool.store.rows("upkeep"))
         outage = self.clock.now() - int(str(upkeep["swept_at"])) > StoreTimes().outage * MICROSECONDS
-        return bool(rows) and (outage or int(str(rows[0]["expires_at"])) > self.clock.now())
+        return bool(rows) and ((outage and not rows[0]["graced"]) or int(str(rows[0]["expires_at"])) > self.clock.now())
 
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
@@ -205,4 +205,4 @@ def test_random_histories_on_postgres(postgres: PostgresServer) -> None:
             self.clock = DatabaseClock()
             return PostgresDatabases(postgres, self.clock).open("fleet", None)
 
-    run_state_machine_as_test(OnPostgres, settings=settings(stateful_step_count=40))  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(OnPostgres, settings=settings(stateful_step_count=40))
