@@ -13,7 +13,14 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from databases import PostgresServer, postgres_or_say_so
+from databases import (
+    DatabaseClock,
+    Databases,
+    PostgresDatabases,
+    PostgresServer,
+    SqliteDatabases,
+    postgres_or_say_so,
+)
 
 DOCUMENTS = Path(__file__).parent.parent / "docs"
 _NUMBER = re.compile(r"^- \*\*([A-Z]+-[0-9]+)\*\* ", re.MULTILINE)
@@ -101,6 +108,20 @@ def postgres() -> Iterator[PostgresServer]:
     server = postgres_or_say_so()
     yield server
     server.remove()
+
+
+@pytest.fixture
+def clock() -> Iterator[DatabaseClock]:
+    clock = DatabaseClock()
+    yield clock
+    clock.close()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def databases(request: pytest.FixtureRequest, tmp_path: Path, clock: DatabaseClock) -> Databases:
+    if request.param == "sqlite":
+        return SqliteDatabases(tmp_path, clock)
+    return PostgresDatabases(request.getfixturevalue("postgres"), clock)
 
 
 @pytest.fixture(autouse=True)

@@ -168,10 +168,20 @@ class DatabaseClock(ManualClock):
 class Databases(Protocol):
     """Databases of one kind, by name, that go by the test's clock."""
 
-    def open(self, name: str, times: StoreTimes | None) -> SqliteStore | PostgresStore: ...
+    set_schema: str
+
+    def open(self, times: StoreTimes | None = None, name: str = NAME) -> SqliteStore | PostgresStore: ...
+
+    def where(self, name: str = NAME) -> str:
+        """What a program of its own opens the database by."""
+        ...
 
     def execute(self, statement: str) -> list[tuple[Any, ...]]:
         """Go behind the store's back, in the database that pools have unless they are told another name."""
+        ...
+
+    def schema(self) -> int:
+        """The number of the schema."""
         ...
 
     def content(self) -> bytes:
@@ -180,37 +190,55 @@ class Databases(Protocol):
 
 
 class SqliteDatabases:
+    set_schema = "PRAGMA user_version = {}"
+
     def __init__(self, directory: Path, clock: ManualClock) -> None:
         self._directory = directory
         self._clock = clock
 
-    def open(self, name: str, times: StoreTimes | None) -> SqliteStore:
+    def where(self, name: str = NAME) -> str:
+        return str(self._directory / name)
+
+    def open(self, times: StoreTimes | None = None, name: str = NAME) -> SqliteStore:
         return SqliteStore.open(self._directory / name, clock=self._clock, times=times)
 
     def execute(self, statement: str) -> list[tuple[Any, ...]]:
         with contextlib.closing(sqlite3.connect(self._directory / NAME)) as connection, connection:
             return connection.execute(statement).fetchall()
 
+    def schema(self) -> int:
+        return int(self.execute("PRAGMA user_version")[0][0])
+
     def content(self) -> bytes:
-        return b"".join(path.read_bytes() for path in sorted(self._directory.rglob("*")) if path.is_file())
+        return b"".join(
+            path.read_bytes() for path in sorted(self._directory.glob(f"{NAME}*")) if path.suffix != ".lock"
+        )
 
 
 class PostgresDatabases:
+    set_schema = "UPDATE interlock_schema SET version = {}"
+
     def __init__(self, server: PostgresServer, clock: DatabaseClock) -> None:
         self._server = server
         self._clock = clock
         self._urls: dict[str, str] = {}
 
-    def open(self, name: str, times: StoreTimes | None) -> PostgresStore:
+    def where(self, name: str = NAME) -> str:
         if name not in self._urls:
             self._urls[name] = self._server.clocked()
-        self._clock.lead(self._urls[name])
-        return PostgresStore.open(self._urls[name], times=times)
+            self._clock.lead(self._urls[name])
+        return self._urls[name]
+
+    def open(self, times: StoreTimes | None = None, name: str = NAME) -> PostgresStore:
+        return PostgresStore.open(self.where(name), times=times)
 
     def execute(self, statement: str) -> list[tuple[Any, ...]]:
         with psycopg.connect(self._urls[NAME], autocommit=True) as connection:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
+
+    def schema(self) -> int:
+        return int(self.execute("SELECT max(version) FROM interlock_schema")[0][0])
 
     def content(self) -> bytes:
         tables = self.execute("SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'")

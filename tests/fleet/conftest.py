@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from databases import DatabaseClock, Databases, PostgresDatabases, SqliteDatabases
+from databases import Databases
 from fleet.pools import Pool
 from interlock.fleet.settings import FleetSettings
 from interlock.guard.vault import Vault, new_key
@@ -20,20 +19,6 @@ MakePool = Callable[..., Pool]
 
 
 @pytest.fixture
-def clock() -> Iterator[ManualClock]:
-    clock = DatabaseClock()
-    yield clock
-    clock.close()
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def databases(request: pytest.FixtureRequest, tmp_path: Path, clock: DatabaseClock) -> Databases:
-    if request.param == "sqlite":
-        return SqliteDatabases(tmp_path, clock)
-    return PostgresDatabases(request.getfixturevalue("postgres"), clock)
-
-
-@pytest.fixture
 async def make_pool(databases: Databases, clock: ManualClock) -> AsyncIterator[MakePool]:
     """Make pools on databases of the test; the same name opens the same database."""
     opened: list[Pool] = []
@@ -42,7 +27,7 @@ async def make_pool(databases: Databases, clock: ManualClock) -> AsyncIterator[M
 
     def make(name: str = "fleet.db", times: StoreTimes | None = None, **settings: object) -> Pool:
         wanted = FleetSettings(**{"retry_first_seconds": 0.0, **settings})  # type: ignore[arg-type]
-        store = databases.open(name, times)
+        store = databases.open(times, name)
         stores.append(store)
         opened.append(Pool(store, clock, wanted, sealer))
         return opened[-1]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from contextlib import closing
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import pytest
 
+from databases import Databases
 from fleet.conftest import MakePool
 from fleet.pools import DONE, Pool, shell
 from interlock.errors import Conflict, InterlockError, LeaseSuperseded, NotFound
@@ -188,14 +186,13 @@ async def test_a_stopped_run_stays_stopped(pool: Pool) -> None:
     ],
 )
 async def test_saves_that_are_not_what_was_written_are_given_to_nobody(
-    make_pool: MakePool, tmp_path: Path, damage: str
+    make_pool: MakePool, databases: Databases, damage: str
 ) -> None:
     pool = make_pool()
     run = await written(pool)
     for save in (run.admit("a"), run.end("a"), run.admit("b")):
         await run.save(save)
-    with closing(sqlite3.connect(tmp_path / "fleet.db")) as connection, connection:
-        connection.execute(damage)
+    databases.execute(damage)
     await pool.pass_time(61)
     again = await pool.running(run.session, "claim-2")
     assert [save.checkpoint for save in again.history.runs] == [""]

@@ -189,6 +189,8 @@ class FleetHistory(RuleBasedStateMachine):
             self.clock.close()
 
 
+# Each step asks some thirty questions, and here each one is a way to a server and back.
+ON_POSTGRES = settings(stateful_step_count=40, max_examples=(settings.default or settings()).max_examples // 3)
 FleetHistory.TestCase.settings = settings(stateful_step_count=40)
 
 
@@ -203,6 +205,6 @@ def test_random_histories_on_postgres(postgres: PostgresServer) -> None:
     class OnPostgres(FleetHistory):
         def open_store(self) -> SqliteStore | PostgresStore:
             self.clock = DatabaseClock()
-            return PostgresDatabases(postgres, self.clock).open("fleet", None)
+            return PostgresDatabases(postgres, self.clock).open()
 
-    run_state_machine_as_test(OnPostgres, settings=settings(stateful_step_count=40))
+    run_state_machine_as_test(OnPostgres, settings=ON_POSTGRES)

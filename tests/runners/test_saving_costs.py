@@ -149,6 +149,19 @@ class Metered:
         self._count(parameters)
         return self._inner.write(query, **parameters)
 
+    def lock(self, query: str, **parameters: object) -> None:
+        self._count(parameters)
+        self._inner.lock(query, **parameters)
+
+    def enter(self, most: int) -> bool:
+        return self._inner.enter(most)
+
+    def count(self, queued: int) -> None:
+        self._inner.count(queued)
+
+    def aside(self) -> AbstractContextManager[Transaction]:
+        return self._inner.aside()
+
     def now(self) -> int:
         return self._inner.now()
 
@@ -166,6 +179,7 @@ class Metered:
 @pytest.mark.contract("F-77")
 async def test_a_save_and_a_hand_over_cost_the_store_the_same_in_a_run_of_any_size(pool: Pool) -> None:
     session, assignment = await claimed(pool)
+    assert isinstance(pool.store, SqliteStore)
     costs: set[int] = set()
     instructions: list[int] = []
     for size in (10, 1_000, 10_000):

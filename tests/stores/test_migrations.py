@@ -31,7 +31,7 @@ PREVIOUS = "9" * 64
 def as_of_version(version: int, path: Path, source: Path) -> sqlite3.Connection:
     """A database as a program of that version left it, with the rows of one of today where it had their columns."""
     connection = sqlite3.connect(path, isolation_level=None)
-    for number, script in migrations():
+    for number, script in migrations("sqlite"):
         if number <= version:
             connection.executescript(script)
     connection.execute(f"PRAGMA user_version = {version}")

@@ -20,7 +20,7 @@ from psycopg_pool import ConnectionPool
 
 from interlock.clock import MICROSECONDS, jitter
 from interlock.errors import Conflict, Unavailable
-from interlock.fleet.store import Applied, Operation, Outcome, Row, Submit, Sweep
+from interlock.fleet.store import Applied, Operation, Outcome, Row, Submit, Sweep, Swept
 from interlock.fleet.strategies import Snapshot, View
 from interlock.stores.inbox import Batch
 from interlock.stores.lanes import SWEEP, Lane, LaneKind, kind_of
@@ -35,7 +35,7 @@ from interlock.stores.postgres_transaction import (
     PostgresTransaction,
     is_passing,
 )
-from interlock.stores.queue import offer_due
+from interlock.stores.queue import offer_due, time_out
 from interlock.stores.reads import read_snapshot
 from interlock.stores.times import StoreTimes
 from interlock.stores.transaction import number
@@ -43,6 +43,7 @@ from interlock.stores.transaction import number
 Answer = TypeVar("Answer")
 Pool = ConnectionPool[psycopg.Connection[DictRow]]
 _WAITS = (0.02, 0.1, 0.3, 1.0, 2.0)
+OPEN_SECONDS = 10.0
 _READERS = 4
 _EXACT_FOR = 64
 
@@ -84,7 +85,7 @@ class PostgresStore:
 
     def _connect(self) -> None:
         for pool in (self._pool, self._reserved):
-            pool.open(wait=True, timeout=10)
+            pool.open(wait=True, timeout=OPEN_SECONDS)
         with self._pool.connection() as connection:
             migrate(connection)
 
@@ -110,7 +111,7 @@ class PostgresStore:
 
     async def rows(self, query: str, **parameters: object) -> list[Row]:
         """See `Store.rows`."""
-        return await self._read(lambda tx: tx.rows(query, **parameters))
+        return await self._read(lambda tx: tx.rows(query, **parameters), together=False)
 
     async def close(self) -> None:
         """See `Store.close`."""
@@ -143,14 +144,18 @@ class PostgresStore:
                 self._lanes[kind.name] = Lane(kind, self._write)
             return self._lanes[kind.name]
 
-    async def _read(self, read: Callable[[PostgresTransaction], Answer]) -> Answer:
+    async def _read(self, read: Callable[[PostgresTransaction], Answer], *, together: bool = True) -> Answer:
         self._check_usable()
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read_here, read)
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read_here, read, together)
 
-    def _read_here(self, read: Callable[[PostgresTransaction], Answer]) -> Answer:
+    def _read_here(self, read: Callable[[PostgresTransaction], Answer], together: bool) -> Answer:  # noqa: FBT001
+        """Read as of one time; a single statement is that by itself."""
+
         def once() -> Answer:
             with self._pool.connection() as connection:
                 tx = self._on(connection)
+                if not together:
+                    return read(tx)
                 tx.begin_read()
                 try:
                     return read(tx)
@@ -189,9 +194,10 @@ class PostgresStore:
     def _swept(self, sweep: Sweep) -> Outcome:
         """A sweep is many small transactions: one that held several leases would stand in everybody's way."""
         expired = sum(self._end_expired(lease, sweep) for lease in self._in_one(lambda tx: tx.rows("leases_expired")))
+        timed_out = self._in_one(time_out)
         offered = self._in_one(offer_due)
         self._in_one(_end_sweep)
-        return Applied((expired, offered))
+        return Applied(Swept(expired, offered, timed_out))
 
     def _end_expired(self, lease: Row, sweep: Sweep) -> bool:
         return self._in_one(lambda tx: end_expired(tx, lease, sweep))

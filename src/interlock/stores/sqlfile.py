@@ -14,6 +14,7 @@ _POSTGRES_TYPES = (
     (re.compile(r"\bINTEGER PRIMARY KEY AUTOINCREMENT\b"), "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"),
     (re.compile(r"\bTEXT\b"), 'TEXT COLLATE "C"'),
 )
+_SQLITE_ALONE = re.compile(r"^-- \(sqlite\) .*?;$", re.MULTILINE | re.DOTALL)
 _HEADER = re.compile(r"^-- (?P<name>[a-z_]+)(?: \((?P<dialect>sqlite|postgres)\))?: (?P<sentence>.+)$")
 
 
@@ -48,7 +49,8 @@ def queries(dialect: str) -> dict[str, str]:
 def migrations(dialect: str) -> tuple[tuple[int, str], ...]:
     """The numbered migrations of one dialect, in order, as (version, script).
 
-    A file is for both, `NUMBER_NAME.sql`, or for one, `NUMBER_NAME.DIALECT.sql`.
+    A file is for both, `NUMBER_NAME.sql`, or for one, `NUMBER_NAME.DIALECT.sql`; in a file for both, a statement under
+    a comment that begins with `(sqlite)` is for SQLite alone.
     """
     folder = files("interlock.stores") / "migrations"
     names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
@@ -60,6 +62,7 @@ def migrations(dialect: str) -> tuple[tuple[int, str], ...]:
 
 
 def _as_postgres(script: str) -> str:
+    script = _SQLITE_ALONE.sub("", script)
     for pattern, postgres in _POSTGRES_TYPES:
         script = pattern.sub(postgres, script)
     return script

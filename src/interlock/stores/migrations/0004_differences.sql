@@ -22,13 +22,16 @@ ALTER TABLE run ADD COLUMN reserved_units BIGINT;
 ALTER TABLE run ADD COLUMN elapsed_ns BIGINT;
 ALTER TABLE run ADD COLUMN stop_reason TEXT;
 
--- A run in flight goes on from its last save, whose chain begins at the digest before it. What is damaged stays so.
+-- (sqlite) A run in flight goes on from its last save, whose chain begins at the digest before it. What is damaged
+-- stays so. No database of the other kind is as old as that.
 INSERT INTO run_save (run_id, sequence, digest, body) SELECT run_id, sequence, digest, checkpoint FROM run;
 
+-- (sqlite) The states of its actions.
 INSERT INTO run_state (run_id, action_id, state)
 SELECT run.run_id, json_extract(pair.value, '$[0]'), json_extract(pair.value, '$[1]')
 FROM run, json_each(run.checkpoint, '$.states') AS pair WHERE json_valid(run.checkpoint);
 
+-- (sqlite) Its plan and its charges.
 UPDATE run SET
   plan_digest = json_extract(checkpoint, '$.plan_digest'),
   admitted_actions = json_extract(checkpoint, '$.admitted_actions'),
