@@ -24,7 +24,7 @@ from interlock.fleet.operations import CheckedDefinition, Fleet, token_hash
 from interlock.fleet.reading import violations
 from interlock.fleet.scheduler import TaskScheduler
 from interlock.fleet.settings import FleetSettings
-from interlock.fleet.store import DeviceReport
+from interlock.fleet.store import DeviceReport, Store
 from interlock.fleet.views import Violation
 from interlock.guard.policy import Policy
 from interlock.guard.tools import ToolContract
@@ -53,7 +53,10 @@ class DeviceSettings:
 
 @dataclass(frozen=True)
 class AppSettings:
-    """Everything that `running` needs. `data` is the data directory; nobody else may read its `control` folder."""
+    """Everything that `running` needs. `data` is the data directory; nobody else may read its `control` folder.
+
+    `database` is the address of a PostgreSQL database, or None for the embedded one in the control folder.
+    """
 
     data: Path
     devices: tuple[DeviceSettings, ...]
@@ -64,6 +67,7 @@ class AppSettings:
     fleet: FleetSettings = field(default_factory=FleetSettings)
     agent: AgentSettings = field(default_factory=AgentSettings)
     times: StoreTimes = field(default_factory=StoreTimes)
+    database: str | None = None
 
     @property
     def control(self) -> Path:
@@ -136,10 +140,13 @@ async def running(settings: AppSettings, *, serve: bool = True) -> AsyncIterator
         InvalidInput: a device or the port cannot be used, and why.
     """
     await asyncio.to_thread(_prepare, settings)
-    new = not await asyncio.to_thread((settings.control / "interlock.db").exists)
-    store = await _opened(settings.control / "interlock.db", settings.times)
+    embedded = settings.control / "interlock.db"
+    new = not await asyncio.to_thread(embedded.exists)
+    store = await _opened(settings.database or embedded, settings.times)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(store.close)
+        if settings.database is not None:
+            new = not await store.rows("tasks", before=2**62, most=1)
         fleet = await asyncio.to_thread(lambda: _fleet(store, settings, new=new))
         now = await _running(fleet, settings)
         group = await stack.enter_async_context(_until_left(now))
@@ -156,9 +163,21 @@ async def running(settings: AppSettings, *, serve: bool = True) -> AsyncIterator
         yield now
 
 
-async def _opened(path: Path, times: StoreTimes) -> SqliteStore:
+def open_store(database: Path | str, times: StoreTimes | None = None) -> Store:
+    """Open the embedded database in a file, or PostgreSQL at an address. Raises `StoreHeld`, `Unavailable`."""
+    if isinstance(database, Path):
+        return SqliteStore.open(database, times=times)
+    try:
+        from interlock.stores.postgres import PostgresStore  # noqa: PLC0415 - its driver is an extra
+    except ImportError:
+        message = "PostgreSQL needs its driver: install interlock[postgres]"
+        raise InvalidInput(message) from None
+    return PostgresStore.open(database, times=times)
+
+
+async def _opened(database: Path | str, times: StoreTimes) -> Store:
     """Open the store away from the loop. Cancelled meanwhile, it is closed again: its writer must not be left."""
-    opening = asyncio.create_task(asyncio.to_thread(lambda: SqliteStore.open(path, times=times)))
+    opening = asyncio.create_task(asyncio.to_thread(lambda: open_store(database, times)))
     try:
         return await asyncio.shield(opening)
     except asyncio.CancelledError:
@@ -202,7 +221,7 @@ def _vault(settings: AppSettings, *, new: bool) -> Vault:
         raise VaultLocked(message) from None
 
 
-def _fleet(store: SqliteStore, settings: AppSettings, *, new: bool) -> Fleet:
+def _fleet(store: Store, settings: AppSettings, *, new: bool) -> Fleet:
     vault = _vault(settings, new=new)
     return Fleet(store, settings=settings.fleet, sealer=vault, definitions=InstalledDefinitions())
 
@@ -340,13 +359,18 @@ def _publish(path: Path, text: str) -> None:
     fresh.replace(path)
 
 
-async def check_database(data: Path) -> Sequence[Violation]:
-    """What breaks each invariant in a database that nobody has open. Raises `StoreHeld`, `InvalidInput`."""
-    path = data / "control" / "interlock.db"
-    if not path.exists():
+async def check_database(data: Path, database: str | None = None) -> Sequence[Violation]:
+    """What breaks each invariant in a database at an address, or in an embedded one that nobody has open.
+
+    Raises:
+        StoreHeld, Unavailable: it cannot be opened.
+        InvalidInput: there is none.
+    """
+    embedded = data / "control" / "interlock.db"
+    if database is None and not embedded.exists():
         message = f"there is no database in {data}: start `interlock up` there once"
         raise InvalidInput(message)
-    store = await asyncio.to_thread(lambda: SqliteStore.open(path))
+    store = await asyncio.to_thread(lambda: open_store(database or embedded))
     try:
         return await violations(store)
     finally:

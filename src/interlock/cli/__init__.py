@@ -15,7 +15,18 @@ import typer
 from interlock import __version__
 from interlock.api.local import data_directory
 from interlock.cli import devices, doctor, reviews, tasks
-from interlock.cli.options import AsJson, Data, Inputs, KeepHistory, Policy, QueueDepth, QueueTimeout, Strategy, Tags
+from interlock.cli.options import (
+    AsJson,
+    Data,
+    Database,
+    Inputs,
+    KeepHistory,
+    Policy,
+    QueueDepth,
+    QueueTimeout,
+    Strategy,
+    Tags,
+)
 from interlock.cli.output import Exit, exit_of, print_error
 from interlock.errors import InterlockError
 from interlock.fleet.settings import FleetSettings
@@ -59,6 +70,7 @@ def _root(
 def up(  # noqa: PLR0913 - one parameter for each option
     *,
     data: Data = None,
+    database: Database = None,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = DEFAULT_PORT,
     device: Annotated[
         list[str],
@@ -94,6 +106,7 @@ def up(  # noqa: PLR0913 - one parameter for each option
         policy=chosen_policy(policy),
         agent_path=(agent_path or Path.cwd()).absolute(),
         port=port,
+        database=database,
         fleet=FleetSettings(
             strategy=strategy,
             max_queue_depth=max_queue_depth,

@@ -11,7 +11,7 @@ import typer
 from interlock.api import wire
 from interlock.api.client import Client
 from interlock.api.local import data_directory
-from interlock.cli.options import AsJson, Data
+from interlock.cli.options import AsJson, Data, Database
 from interlock.cli.output import Exit, print_json, table, to_person
 from interlock.clock import MICROSECONDS, SystemClock
 from interlock.drivers.driver import driver_names, load_driver
@@ -21,7 +21,7 @@ from interlock.fleet.views import Violation
 MOST_CLOCK_SECONDS = 2.0
 
 
-def doctor(*, data: Data = None, as_json: AsJson = False) -> None:
+def doctor(*, data: Data = None, database: Database = None, as_json: AsJson = False) -> None:
     """Check that all is as it should be.
 
     Invariants, devices, clock and drivers of the running control plane; where none runs, the database and drivers.
@@ -32,8 +32,8 @@ def doctor(*, data: Data = None, as_json: AsJson = False) -> None:
             found = list(_check_running(client))
         looked_at = "the running control plane"
     except Unavailable:
-        found = _check_file(directory)
-        looked_at = f"the database in {directory}"
+        found = _check_database(directory, database)
+        looked_at = f"the database in {directory}" if database is None else "the database"
     found += _check_drivers()
     if as_json:
         print_json(wire.ViolationList(tuple(found)))
@@ -55,10 +55,10 @@ def _check_running(client: Client) -> Iterator[Violation]:
         yield Violation("clock", f"this machine's clock is {away:.0f} s away from the control plane's")
 
 
-def _check_file(directory: Path) -> list[Violation]:
+def _check_database(directory: Path, database: str | None) -> list[Violation]:
     from interlock.app import check_database  # noqa: PLC0415 - it loads a server, which only this case needs
 
-    return list(asyncio.run(check_database(directory)))
+    return list(asyncio.run(check_database(directory, database)))
 
 
 def _check_drivers() -> list[Violation]:

@@ -19,6 +19,17 @@ Data = Annotated[
     Optional[Path],  # noqa: UP045 - typer reads this at run time
     typer.Option("--data", metavar="DIR", envvar=VARIABLE, help="The data directory of the control plane."),
 ]
+DATABASE_VARIABLE = "INTERLOCK_DATABASE_URL"
+Database = Annotated[
+    Optional[str],  # noqa: UP045 - typer reads this at run time
+    typer.Option(
+        "--database",
+        metavar="URL",
+        envvar=DATABASE_VARIABLE,
+        show_envvar=True,
+        help="A PostgreSQL database, postgresql://...; else an embedded one in the data directory.",
+    ),
+]
 Inputs = Annotated[
     list[str],
     typer.Option(

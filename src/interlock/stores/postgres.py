@@ -22,6 +22,7 @@ from interlock.clock import MICROSECONDS, jitter
 from interlock.errors import Conflict, Unavailable
 from interlock.fleet.store import Applied, Operation, Outcome, Row, Submit, Sweep, Swept
 from interlock.fleet.strategies import Snapshot, View
+from interlock.stores.history import forget
 from interlock.stores.inbox import Batch
 from interlock.stores.lanes import SWEEP, Lane, LaneKind, kind_of
 from interlock.stores.leases import end_expired, end_sweep
@@ -196,8 +197,10 @@ class PostgresStore:
         expired = sum(self._end_expired(lease, sweep) for lease in self._in_one(lambda tx: tx.rows("leases_expired")))
         timed_out = self._in_one(time_out)
         offered = self._in_one(offer_due)
+        keep = sweep.keep_history
+        forgotten = 0 if keep is None else self._in_one(lambda tx: forget(tx, keep))
         self._in_one(_end_sweep)
-        return Applied(Swept(expired, offered, timed_out))
+        return Applied(Swept(expired, offered, timed_out, forgotten))
 
     def _end_expired(self, lease: Row, sweep: Sweep) -> bool:
         return self._in_one(lambda tx: end_expired(tx, lease, sweep))
