@@ -60,6 +60,7 @@ class Shell:
 
     home: Path
     started: list[subprocess.Popen[str]] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.data = self.home / "data"
@@ -73,6 +74,7 @@ class Shell:
             "INTERLOCK_DATA_DIR": str(self.data),
             "XDG_STATE_HOME": str(self.home / "state"),
             "NO_COLOR": "1",
+            **self.environment,
         }
         process = subprocess.Popen(
             [sys.executable, "-m", "interlock", *arguments],

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Shell, finished, stopped, until_line
+from databases import PostgresServer
 from interlock.cli import EXITS, app
 from interlock.cli.output import Exit
 
@@ -213,6 +214,30 @@ def test_the_doctor_finds_a_broken_invariant(shell: Shell) -> None:
     assert done.code == 1
     assert "broken_one_place" in done.out
     assert shell.run("doctor", "--json").json["violations"]
+
+
+@pytest.mark.contract("S-15")
+def test_up_and_the_doctor_take_a_database_by_its_address(shell: Shell, postgres: PostgresServer) -> None:
+    shell.environment["INTERLOCK_DATABASE_URL"] = postgres.fresh()
+    process = shell.up()
+    done = shell.run("submit", "-w", "greet.yaml", "--wait", "--json")
+    assert done.code == 0
+    assert shell.run("submit", "-w", "greet.yaml", "--tag", "camera").code == 0
+    assert stopped(process).code == 0
+    assert not (shell.data / "control" / "interlock.db").exists()
+    assert shell.run("doctor", "--json").json == {"violations": []}
+    (shell.data / "control" / "vault.key").unlink()
+    lost = shell.run("up", "--port", "0")
+    assert (lost.code, "the database was sealed with it" in lost.err) == (5, True)
+
+
+@pytest.mark.contract("S-15")
+def test_a_database_that_cannot_be_reached_is_told_without_its_password(shell: Shell) -> None:
+    done = shell.run("up", "--port", "0", "--database", "postgresql://me:secret@127.0.0.1:1/fleet")
+    assert done.code == 5
+    assert "the database at 127.0.0.1:1/fleet cannot be reached" in done.err
+    assert "secret" not in done.err
+    assert shell.run("doctor", "--database", "postgresql://[").code == 2
 
 
 def test_every_command_and_every_exit_code_is_documented() -> None:
