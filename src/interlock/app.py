@@ -19,7 +19,7 @@ from interlock.clock import new_id, new_secret
 from interlock.drivers.driver import driver_names, load_driver
 from interlock.errors import InvalidInput, Unavailable, VaultLocked
 from interlock.fleet.agent import AgentSettings, HostAgent
-from interlock.fleet.model import checked_tags
+from interlock.fleet.model import DeviceRef, HostId, checked_tags
 from interlock.fleet.operations import CheckedDefinition, Fleet, token_hash
 from interlock.fleet.reading import violations
 from interlock.fleet.scheduler import TaskScheduler
@@ -257,7 +257,7 @@ def _options(device: DeviceSettings, settings: AppSettings) -> Mapping[str, obje
     """The device's own settings; a shell without a directory gets one of its own in the data directory."""
     if device.driver != "shell" or "directory" in device.options:
         return device.options
-    directory = settings.data / "devices" / device.serial
+    directory = settings.data / "devices" / DeviceRef(HostId(HOST_NAME), device.serial).file_name
     directory.mkdir(parents=True, exist_ok=True)
     return {**device.options, "directory": str(directory)}
 

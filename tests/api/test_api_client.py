@@ -16,7 +16,7 @@ import interlock
 from api.conftest import EVERYTHING, Served, goal, serving, shell
 from interlock import Client
 from interlock.api.client import RemoteFleet, RemoteHostSession
-from interlock.errors import InvalidInput, NotFound, NotPermitted, Unavailable
+from interlock.errors import Conflict, InvalidInput, NotFound, NotPermitted, Unavailable
 from interlock.fleet.model import DeviceRef, HandOver, HostId, LeaseId
 
 Handler = Callable[[dict[str, Any], int], tuple[int, object]]
@@ -56,6 +56,8 @@ async def test_the_client_without_asyncio_does_the_same_from_a_thread(served: Se
             said = [client.get(task_id).task.status, client.tasks()[0].status, client.devices()[0].state]
             client.set_service(device, "in_service", None)
             client.force_release(device)
+            with pytest.raises(Conflict):
+                client.forget_device(device)
             said += [client.why(task_id).status, client.wait(task_id, 0.05).status, client.cancel(task_id).outcome]
             with pytest.raises(NotFound):
                 client.get("task_none")

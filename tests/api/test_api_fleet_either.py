@@ -169,6 +169,26 @@ async def test_a_device_is_drained_and_returned(fleet: Fleet | RemoteFleet, serv
     assert (back.state, back.present) == ("idle", True)
 
 
+async def test_a_device_whose_serial_has_a_slash_is_operated_as_any_other(
+    fleet: Fleet | RemoteFleet, served: Served
+) -> None:
+    for serial in ("/dev/ttyUSB0", "usb/1/service", "a//b/", "..x"):
+        device = DeviceRef(HostId("h1"), serial)
+        async with served.host("h1", shell(serial)) as session:
+            await fleet.set_service(device, "draining", None)
+            (drained,) = [each for each in await fleet.devices() if each.name == f"h1/{serial}"]
+            assert drained.service == "draining"
+            await fleet.set_service(device, "in_service", None)
+            task_id = await fleet.submit(goal())
+            assignment = await served.running(session, f"claim of {serial}")
+            assert assignment.device == device
+            await fleet.force_release(device)
+            assert (await fleet.cancel(task_id)).outcome == "cancelled"
+            await session.beat("boot-1", "gen-1", [])
+        await fleet.forget_device(device)
+        assert await fleet.devices() == []
+
+
 async def test_a_device_is_released_by_force(fleet: Fleet | RemoteFleet, served: Served) -> None:
     async with served.host("h1", shell("d1")) as session:
         task_id = await fleet.submit(goal())
@@ -193,6 +213,8 @@ async def test_an_unknown_device_is_not_found(fleet: Fleet | RemoteFleet) -> Non
         await fleet.set_service(device, "draining", None)
     with pytest.raises(NotFound):
         await fleet.force_release(device)
+    with pytest.raises(NotFound):
+        await fleet.forget_device(device)
 
 
 async def test_a_wait_ends_with_the_task_and_not_before(fleet: Fleet | RemoteFleet, served: Served) -> None:

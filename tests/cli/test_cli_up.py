@@ -270,3 +270,17 @@ def test_up_takes_a_strategy_by_its_name_and_a_depth(shell: Shell) -> None:
     refused = shell.run("submit", "-w", "greet.yaml", "--json")
     assert (refused.code, refused.json["error"]["code"]) == (4, "queue_full")
     assert stopped(process).code == 0
+
+
+def test_a_device_whose_serial_has_a_slash_runs_a_task_and_is_released_and_forgotten(shell: Shell) -> None:
+    up = shell.up("--device", "/dev/tty/1", "--device", "other")
+    done = shell.run("submit", "-w", "greet.yaml", "--device", "local//dev/tty/1", "--wait", "--json")
+    assert (done.code, done.json["attempts"][0]["device"]) == (0, "local//dev/tty/1")
+    assert shell.run("release", "local//dev/tty/1").code == 0
+    refused = shell.run("forget", "local//dev/tty/1")
+    assert (refused.code, "still reports" in refused.err) == (4, True)
+    assert stopped(up).code == 0
+    again = shell.up("--device", "other")
+    assert shell.run("forget", "local//dev/tty/1").out == "local//dev/tty/1 is forgotten\n"
+    assert [each["name"] for each in shell.run("devices", "--json").json["devices"]] == ["local/other"]
+    assert stopped(again).code == 0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fleet.conftest import MakePool
 from fleet.pools import DONE, Pool, ref, shell
-from interlock.errors import InvalidInput, UnknownStrategy
+from interlock.errors import Conflict, InvalidInput, NotFound, UnknownStrategy
 from interlock.fleet.matching import PooledDevice, mismatch, obstacle
 from interlock.fleet.model import (
     AttemptId,
@@ -24,7 +24,7 @@ from interlock.fleet.model import (
     Service,
     TaskId,
 )
-from interlock.fleet.store import Applied, Grant, Refused
+from interlock.fleet.store import Applied, DeviceReport, Grant, Refused
 from interlock.fleet.strategies import QueuedTask, Snapshot, Submission, register_strategy
 
 
@@ -306,6 +306,85 @@ async def test_f44_a_malformed_device_is_quarantined_and_the_rest_registers(pool
     assert (await pool.fleet.get(task)).task.running_on == "h1/d2"
     assert (await pool.fleet.devices())[0].service_reason == "its tags cannot be read"
     assert session.host == "h1"
+
+
+@pytest.mark.contract("F-42")
+async def test_f44_two_devices_under_one_serial_are_quarantined_and_the_rest_registers(pool: Pool) -> None:
+    session = await pool.host("h1", shell("d1"), shell("d1", "other"), shell("d2"))
+    first, second = await pool.fleet.devices()
+    assert (first.name, first.service, second.service) == ("h1/d1", "quarantined", "in_service")
+    assert first.service_reason == "2 devices are reported under this serial: give each its own"
+    await session.beat("boot-1", "gen-1", [shell("d1"), shell("d2")])
+    await pool.fleet.set_service(ref("h1", "d1"), "in_service", None)
+    assert [device.service for device in await pool.fleet.devices()] == ["in_service", "in_service"]
+    await session.beat("boot-1", "gen-1", [shell("d1"), shell("d1"), shell("d2")])
+    assert [device.service for device in await pool.fleet.devices()] == ["quarantined", "in_service"]
+
+
+@pytest.mark.contract("F-42")
+@pytest.mark.parametrize(
+    ("report", "reason"),
+    [
+        (shell("no name"), "is not a serial"),
+        (shell("x" * 200), "is not a serial"),
+        (shell(""), "is not a serial"),
+        (shell("a/../b"), "is not a serial"),
+        (shell("d1", "Not A Tag"), "is not a tag"),
+        (shell("d1", exclusive=("",)), "is not a tag"),
+        (shell("d1", driver="Sh ell"), "is not a driver type"),
+        (shell("d1", *(f"t{number}" for number in range(200))), "tags"),
+    ],
+)
+async def test_f44_a_report_that_is_none_harms_no_other_device(pool: Pool, report: DeviceReport, reason: str) -> None:
+    await pool.host("h1", report, shell("fine"))
+    task = await pool.goal()
+    await pool.scheduler.assign()
+    assert (await pool.fleet.get(task)).task.running_on == "h1/fine"
+    (faulty,) = [device for device in await pool.fleet.devices() if device.name != "h1/fine"]
+    assert faulty.service == "quarantined"
+    assert reason in (faulty.service_reason or "")
+    assert len(faulty.service_reason or "") <= 200
+
+
+@pytest.mark.contract("F-43")
+async def test_a_device_that_is_gone_for_good_is_forgotten_and_comes_back_where_it_was(pool: Pool) -> None:
+    session = await pool.host("h1", shell("d1"), shell("d2"))
+    device = ref("h1", "d1")
+    with pytest.raises(Conflict, match="still reports"):
+        await pool.fleet.forget_device(device)
+    await session.beat("boot-1", "gen-1", [shell("d2")])
+    await pool.fleet.forget_device(device)
+    await pool.fleet.forget_device(device)
+    assert [each.name for each in await pool.fleet.devices()] == ["h1/d2"]
+    with pytest.raises(NotFound):
+        await pool.fleet.forget_device(ref("h1", "d9"))
+    fence = (await pool.store.rows("device", host="h1", serial="d1"))[0]["fence"]
+    await session.beat("boot-1", "gen-1", [shell("d1"), shell("d2")])
+    assert [(each.name, each.state) for each in await pool.fleet.devices()] == [("h1/d1", "idle"), ("h1/d2", "idle")]
+    assert (await pool.store.rows("device", host="h1", serial="d1"))[0]["fence"] == fence
+
+
+@pytest.mark.contract("F-43")
+async def test_a_device_that_an_attempt_holds_is_not_forgotten(pool: Pool) -> None:
+    session = await pool.host("h1", shell("d1"))
+    await pool.goal()
+    await pool.running(session)
+    await session.beat("boot-1", "gen-1", [])
+    with pytest.raises(Conflict, match="an attempt holds"):
+        await pool.fleet.forget_device(ref("h1", "d1"))
+    await pool.pass_time(61, beating=False)
+    await pool.fleet.forget_device(ref("h1", "d1"))
+    assert await pool.fleet.devices() == []
+    await session.beat("boot-1", "gen-1", [shell("d1")])
+    assert await pool.occupancy() == "stop_unconfirmed"
+
+
+@pytest.mark.contract("F-43")
+async def test_a_device_of_a_host_that_is_gone_is_forgotten(pool: Pool) -> None:
+    await pool.host("h1", shell("d1"))
+    pool.clock.advance(31)
+    await pool.fleet.forget_device(ref("h1", "d1"))
+    assert await pool.fleet.devices() == []
 
 
 async def test_a_device_that_its_host_no_longer_reports_is_no_candidate(pool: Pool) -> None:

@@ -122,6 +122,11 @@ def force_release(device: DeviceRef) -> Call[None]:
     return Call("POST", f"{_device(device)}/force-release", _nothing, repeatable=False)
 
 
+def forget_device(device: DeviceRef) -> Call[None]:
+    """See `Fleet.forget_device`."""
+    return Call("DELETE", _device(device), _nothing)
+
+
 def register_host(name: str, credential: str) -> Call[None]:
     """See `Fleet.register_host`."""
     return Call("POST", "/v1/hosts", _nothing, body=wire.encoded(wire.HostRegistration(name, credential)))

@@ -89,6 +89,10 @@ class RemoteFleet:
         """See `Fleet.force_release`."""
         await self._send(calls.force_release(device))
 
+    async def forget_device(self, device: DeviceRef) -> None:
+        """See `Fleet.forget_device`."""
+        await self._send(calls.forget_device(device))
+
     async def register_host(self, name: str, credential: str) -> None:
         """See `Fleet.register_host`."""
         await self._send(calls.register_host(name, credential))
@@ -237,6 +241,10 @@ class Client:
     def force_release(self, device: DeviceRef) -> None:
         """See `Fleet.force_release`."""
         self._send(calls.force_release(device))
+
+    def forget_device(self, device: DeviceRef) -> None:
+        """See `Fleet.forget_device`."""
+        self._send(calls.forget_device(device))
 
     def register_host(self, name: str, credential: str) -> None:
         """See `Fleet.register_host`."""

@@ -107,7 +107,7 @@ async def devices(fleet: FleetHere) -> Response:
 
 
 @router.post(
-    "/devices/{host}/{serial}/service",
+    "/devices/{host}/{serial:path}/service",
     tags=["devices"],
     status_code=204,
     dependencies=[MayOperate],
@@ -125,7 +125,7 @@ async def set_service(
 
 
 @router.post(
-    "/devices/{host}/{serial}/force-release",
+    "/devices/{host}/{serial:path}/force-release",
     tags=["devices"],
     status_code=204,
     dependencies=[MayAdminister],
@@ -134,6 +134,19 @@ async def set_service(
 async def force_release(fleet: FleetHere, host: str, serial: str) -> Response:
     """Free a device whatever holds it."""
     await fleet.force_release(DeviceRef.parse(f"{host}/{serial}"))
+    return done()
+
+
+@router.delete(
+    "/devices/{host}/{serial:path}",
+    tags=["devices"],
+    status_code=204,
+    dependencies=[MayAdminister],
+    openapi_extra=described(status=204),
+)
+async def forget_device(fleet: FleetHere, host: str, serial: str) -> Response:
+    """Forget a device that is gone for good. Its record stays; where a host reports it again, it is back."""
+    await fleet.forget_device(DeviceRef.parse(f"{host}/{serial}"))
     return done()
 
 

@@ -161,6 +161,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
     ("quarantine", devices.quarantine),
     ("return", devices.give_back),
     ("release", devices.release),
+    ("forget", devices.forget),
     ("reviews", reviews.reviews),
     ("resolve", reviews.resolve),
     ("doctor", doctor.doctor),

@@ -1,4 +1,4 @@
-"""The commands about devices: devices, drain, quarantine, return, release."""
+"""The commands about devices: devices, drain, quarantine, return, release, forget."""
 
 from __future__ import annotations
 
@@ -55,6 +55,14 @@ def release(device: Named, *, data: Data = None, as_json: AsJson = False) -> Non
     with Client.local(data) as client:
         client.force_release(ref)
     _said(ref, "released", as_json=as_json)
+
+
+def forget(device: Named, *, data: Data = None, as_json: AsJson = False) -> None:
+    """Forget a device that is gone for good. Where a host reports it again, it is back."""
+    ref = DeviceRef.parse(device)
+    with Client.local(data) as client:
+        client.forget_device(ref)
+    _said(ref, "forgotten", as_json=as_json)
 
 
 def _set_service(device: str, service: Service, reason: str | None, data: Data, *, as_json: bool) -> None:

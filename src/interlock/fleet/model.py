@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NewType
+from urllib.parse import quote
 
 from interlock.errors import InvalidInput
 
@@ -19,7 +20,8 @@ DeviceId = NewType("DeviceId", str)
 MAX_TAGS = 64
 _NAME = re.compile(r"[a-z0-9_.:=-]{1,64}")
 _REASON = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_SERIAL = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+# Between slashes there is no `.` and no `..`, which would lead elsewhere in an address.
+_SERIAL = re.compile(r"(?!(?:.*/)?\.{1,2}(?:/|$))[A-Za-z0-9_.:/-]{1,128}")
 
 
 class TaskStatus(StrEnum):
@@ -79,16 +81,25 @@ class DeviceRef:
     serial: str
 
     def __post_init__(self) -> None:
+        if not isinstance(self.host, str) or not _NAME.fullmatch(self.host):
+            message = f"{self.host!r} is not a host: it is 1 to 64 of a-z 0-9 _ . : = -"
+            raise InvalidInput(message)
         if not isinstance(self.serial, str) or not _SERIAL.fullmatch(self.serial):
-            message = f"{self.serial!r} is not a serial: a serial is 1 to 128 of A-Z a-z 0-9 _ . : -"
+            message = f"{self.serial!r} is not a serial: a serial is 1 to 128 of A-Z a-z 0-9 _ . : / -"
             raise InvalidInput(message)
 
     def __str__(self) -> str:
         return f"{self.host}/{self.serial}"
 
+    @property
+    def file_name(self) -> str:
+        """The serial as the name of a file: no two give the same one, and none leads to another directory."""
+        name = quote(self.serial, safe=":")
+        return f"%2E{name[1:]}" if name.startswith(".") else name
+
     @classmethod
     def parse(cls, text: str) -> DeviceRef:
-        """Read `HOST/SERIAL`."""
+        """Read `HOST/SERIAL`. A slash may stand in the serial."""
         host, slash, serial = text.partition("/")
         if not slash or not _NAME.fullmatch(host):
             message = f"{text!r} is not a device: write HOST/SERIAL"

@@ -29,6 +29,7 @@ from interlock.fleet.store import (
     Cancel,
     Define,
     ForceRelease,
+    ForgetDevice,
     Operation,
     Outcome,
     Refused,
@@ -316,6 +317,16 @@ class Fleet:
         """Free a device whatever holds it; the attempt that held it is over. Raises `NotFound`."""
         retry = (self.settings.retry_first_seconds, self.settings.retry_longest_seconds)
         await self._commit(ForceRelease(device, *(microseconds(seconds) for seconds in retry)))
+        self.wakeups.notify(ASSIGNABLE)
+
+    async def forget_device(self, device: DeviceRef) -> None:
+        """List a device no more, which is gone for good. Its record stays; a host that reports it brings it back.
+
+        Raises:
+            NotFound: there is no such device.
+            Conflict: it holds a lease, or its host still reports it.
+        """
+        await self._commit(ForgetDevice(device))
         self.wakeups.notify(ASSIGNABLE)
 
     async def violations(self) -> list[Violation]:

@@ -25,6 +25,7 @@ from interlock.fleet.model import (
     TaskId,
     is_reason,
 )
+from interlock.fleet.reports import checked_reports
 from interlock.fleet.settings import FleetSettings, microseconds
 from interlock.fleet.store import (
     Applied,
@@ -71,7 +72,8 @@ class HostSession:
 
     async def beat(self, boot_id: str, generation: str, devices: Sequence[DeviceReport]) -> BeatAnswer:
         """See `HostService.beat`."""
-        outcome = await self._commit(Beat(self.host, boot_id, generation, tuple(devices)))
+        checked = checked_reports(self.host, devices)
+        outcome = await self._commit(Beat(self.host, boot_id, generation, checked))
         leases, vacating = outcome.value if isinstance(outcome.value, tuple) else ((), ())
         emit(Event.HOST_SEEN, host=self.host, devices=len(devices))
         self._wakeups.notify(ASSIGNABLE)

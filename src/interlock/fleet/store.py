@@ -285,6 +285,13 @@ class ForceRelease:
 
 
 @dataclass(frozen=True)
+class ForgetDevice:
+    """An operator says that a device is gone for good. Refused: `device_held`, `device_present`. Always audited."""
+
+    device: DeviceRef
+
+
+@dataclass(frozen=True)
 class Sweep:
     """End every attempt whose deadline has passed, and what has waited for too long; offer what was held until now.
 
@@ -332,6 +339,7 @@ Operation = (
     | ConfirmStopped
     | SetService
     | ForceRelease
+    | ForgetDevice
     | Sweep
     | RegisterHost
 )

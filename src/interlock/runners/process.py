@@ -13,12 +13,13 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import unquote
 
 from interlock.drivers.process_tree import ended, processes
 from interlock.errors import InterlockError, LeaseSuperseded, Unavailable
 from interlock.fleet.checkpoints import difference, whole
 from interlock.fleet.ledger import AttemptLedger
-from interlock.fleet.model import Assignment, Ending, HandOver, RunSave
+from interlock.fleet.model import Assignment, DeviceRef, Ending, HandOver, RunSave
 from interlock.runners.channel import Arguments, Channel
 from interlock.runners.isolation import Isolation
 from interlock.runners.messages import (
@@ -263,7 +264,7 @@ class ProcessWorkers:
         try:
             async with asyncio.timeout(HELLO_SECONDS):
                 await asyncio.shield(worker.hello)
-            self._record(serial, worker)
+            self._record(assignment.device, worker)
         except (InterlockError, TimeoutError, OSError):
             await worker.stop(0.0)
             message = f"no worker could be started for {serial}"
@@ -295,7 +296,7 @@ class ProcessWorkers:
         kept = {name: os.environ[name] for name in ("PATH", "LANG", "HOME", "VIRTUAL_ENV") if name in os.environ}
         return {**kept, "PYTHONPATH": str(self._place.agent_path), "PYTHONDONTWRITEBYTECODE": "1"}
 
-    def _record(self, serial: str, worker: WorkerProcess) -> None:
+    def _record(self, device: DeviceRef, worker: WorkerProcess) -> None:
         """Note which process a successor of this agent must see gone, before any user code runs in it."""
         known = processes()
         pid = worker.pid
@@ -304,9 +305,9 @@ class ProcessWorkers:
         worker.first = ProcessName(pid, known[pid].start, self._place.boot_id)
         worker.certain = self._place.isolation.separated
         record = {"pid": pid, "start": known[pid].start, "boot_id": self._place.boot_id, "certain": worker.certain}
-        fresh = self._records / f".{serial}.new"
+        fresh = self._records / f".{device.file_name}.new"
         fresh.write_text(json.dumps(record), "utf-8")
-        fresh.replace(self._records / f"{serial}.json")
+        fresh.replace(self._records / f"{device.file_name}.json")
 
     def stopped(self, serial: str) -> bool:
         """See `Workers.stopped`."""
@@ -316,7 +317,7 @@ class ProcessWorkers:
     async def clear_predecessors(self) -> Mapping[str, bool]:
         """See `Workers.clear_predecessors`."""
         found = await asyncio.to_thread(self._found)
-        return {path.stem: await self._clear(path) for path in found}
+        return {unquote(path.stem): await self._clear(path) for path in found}
 
     def _found(self) -> list[Path]:
         return sorted(self._records.glob("[!.]*.json"))

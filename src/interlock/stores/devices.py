@@ -9,6 +9,7 @@ from interlock.fleet.store import (
     ConfirmStopped,
     DeviceReport,
     ForceRelease,
+    ForgetDevice,
     Outcome,
     RegisterHost,
     Replayed,
@@ -77,7 +78,7 @@ def _report(tx: Transaction, operation: Beat, report: DeviceReport, known: Row |
         return
     if report.fault is not None:
         tx.write("set_service", device=known["id"], service=Service.QUARANTINED.value, reason=report.fault)
-    elif not known["reported"] or any(known[name] != value for name, value in capabilities.items()):
+    if not known["reported"] or any(known[name] != value for name, value in capabilities.items()):
         tx.write("update_device", device=known["id"], **capabilities)
 
 
@@ -146,3 +147,19 @@ def force_release(tx: Transaction, operation: ForceRelease) -> Outcome:
     attempt = lease["attempt"] if lease is not None else vacating["attempt"] if vacating is not None else None
     tx.write("audit", what="force release", device=device["id"], attempt=attempt)
     return Applied(number(device, "fence"))
+
+
+def forget_device(tx: Transaction, operation: ForgetDevice) -> Outcome:
+    """List a device no more. It stays in its place, so that where it comes back nothing of before is forgotten."""
+    device = _device(tx, operation.device.host, operation.device.serial)
+    if device["forgotten"]:
+        return Replayed()
+    if tx.row("lease_of_device", device=device["id"]) is not None:
+        raise Refusal("device_held", "an attempt holds the device: release it first")
+    known = tx.row("device_by_id", device=device["id"]) or {}
+    beat = known.get("last_beat_at")
+    if device["reported"] and isinstance(beat, int) and beat > tx.now() - tx.presence:
+        raise Refusal("device_present", "its host still reports the device: it would be back with the next heartbeat")
+    tx.write("forget_device", device=device["id"])
+    tx.write("audit", what="forget", device=device["id"], attempt=None)
+    return Applied()

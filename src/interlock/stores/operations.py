@@ -29,6 +29,7 @@ _WAYS: dict[type, Callable[[Transaction, Any], Outcome]] = {
     store.ConfirmStopped: devices.confirm_stopped,
     store.SetService: devices.set_service,
     store.ForceRelease: devices.force_release,
+    store.ForgetDevice: devices.forget_device,
     store.Sweep: leases.sweep,
     store.RegisterHost: devices.register_host,
 }

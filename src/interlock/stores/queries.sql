@@ -265,7 +265,7 @@ SELECT device.*, host.last_beat_at FROM device JOIN host ON host.id = device.hos
 -- devices_of_host: Every device of a host.
 SELECT * FROM device WHERE host = :host;
 
--- devices: Every device, with what its state follows from.
+-- devices: Every device that is not forgotten, with what its state follows from.
 SELECT
   device.*, device_occupancy.occupancy, host.last_beat_at, idle.since AS idle_since, lease.task AS task,
   vacating.attempt AS vacating_attempt,
@@ -276,6 +276,7 @@ JOIN host ON host.id = device.host
 LEFT JOIN idle ON idle.device = device.id
 LEFT JOIN lease ON lease.device = device.id
 LEFT JOIN vacating ON vacating.device = device.id
+WHERE device.forgotten = 0
 ORDER BY device.host, device.serial;
 
 -- insert_device: Make a device known.
@@ -283,11 +284,15 @@ INSERT INTO device (id, host, serial, driver_type, tags, exclusive_tags, service
 VALUES (:device, :host, :serial, :driver_type, :tags, :exclusive_tags, :service, :service_reason, interlock_now());
 
 -- update_device: A device is reported with other capabilities, or again.
-UPDATE device SET driver_type = :driver_type, tags = :tags, exclusive_tags = :exclusive_tags, reported = 1
+UPDATE device SET driver_type = :driver_type, tags = :tags, exclusive_tags = :exclusive_tags, reported = 1,
+  forgotten = 0
 WHERE id = :device;
 
 -- unreport_device: A device is no longer reported by its host.
 UPDATE device SET reported = 0 WHERE id = :device;
+
+-- forget_device: A device is gone for good, and listed no more.
+UPDATE device SET reported = 0, forgotten = 1 WHERE id = :device;
 
 -- set_service: Take a device out of service, or back.
 UPDATE device SET service = :service, service_reason = :reason, losses = 0 WHERE id = :device;
