@@ -12,6 +12,8 @@ from typing import TypeVar
 import pytest
 
 from interlock.app import InstalledDefinitions
+from interlock.drivers.shell import ShellDriver
+from interlock.drivers.shell_files import Why
 from interlock.fleet.transitions import DEVICE_MOVES, TASK_MOVES
 
 ROOT = Path(__file__).parent.parent
@@ -52,6 +54,18 @@ def test_every_link_leads_to_a_file(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_example_in_python_can_be_parsed(page: Path) -> None:
     assert all(ast.parse(text) for text in blocks(page, "python"))
+
+
+def test_the_page_of_tools_has_each_tool_of_the_shell_with_each_argument() -> None:
+    page = (ROOT / "docs" / "tools.md").read_text("utf-8")
+    sections = {part.split("`", 1)[0]: part for part in page.split("\n## `")[1:]}
+    assert sections.keys() == set(ShellDriver.contracts)
+    for tool_id, contract in ShellDriver.contracts.items():
+        assert f"`: {'a read' if contract.is_read else 'an effect'}\n" in sections[tool_id]
+        rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.*) \|$", sections[tool_id], re.MULTILINE)
+        said = [(name, kind, not why.startswith("optional")) for name, kind, why in rows]
+        assert said == [(each.name, each.type.value, each.required) for each in contract.parameters]
+    assert all(f"`{why.value}`" in page for why in Why)
 
 
 def _workflows() -> Iterator[tuple[str, str]]:

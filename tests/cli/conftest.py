@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
@@ -18,6 +18,9 @@ SECONDS = 60
 AGENT = """\
 async def look(goal, tools, context):
     return {"goal": goal}
+
+async def fall(goal, tools, context):
+    return 1 / 0
 """
 WORKFLOW = """\
 name: greet
@@ -68,7 +71,7 @@ class Shell:
         for name, text in (("greet", WORKFLOW), ("failing", FAILING), ("waiting", WAITING)):
             (self.home / f"{name}.yaml").write_text(text)
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, out: TextIO | int = subprocess.PIPE) -> subprocess.Popen[str]:
         environment = {
             **os.environ,
             "INTERLOCK_DATA_DIR": str(self.data),
@@ -81,7 +84,7 @@ class Shell:
             cwd=self.home,
             env=environment,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=out,
             stderr=subprocess.PIPE,
             text=True,
         )

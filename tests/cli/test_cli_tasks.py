@@ -9,6 +9,13 @@ import pytest
 
 from cli.conftest import Shell, finished, until_line
 from interlock import Client
+from interlock.actions import StopReason
+from interlock.cli.showing import CAUSES, MEANINGS
+from interlock.fleet.transitions import AttemptEnd
+from interlock.guard.dispatcher import Cause
+from interlock.guard.review import HISTORY_UNREADABLE, PLAN_CHANGED
+from interlock.runners.goal import AGENT_FAILED, AGENT_REFUSED, AGENT_UNKNOWN, NOT_RESUMABLE
+from interlock.runners.workflow import INVALID_WORKFLOW
 
 
 def test_submit_and_wait_prints_the_whole_record(running: Shell) -> None:
@@ -39,8 +46,35 @@ def test_a_task_that_fails_gives_exit_one(running: Shell) -> None:
     done = running.run("submit", "-w", "failing.yaml", "--wait")
     assert done.code == 1
     assert "failed (dispatch_failed)" in done.out
+    assert "failed: dispatch_failed: a step failed for certain" in done.out
+    assert "  fall: tool_failed: the tool says that it failed\n    status: 3\n" in done.out
     done = running.run("submit", "-w", "failing.yaml", "--wait", "--json")
     assert (done.code, done.json["task"]["status"]) == (1, "failed")
+
+
+def test_a_goal_that_fails_says_why(running: Shell) -> None:
+    done = running.run("submit", "look", "--agent", "agents:fall", "--wait")
+    assert done.code == 1
+    assert "failed: agent_failed: the agent raised an error" in done.out
+    assert "  agent: ZeroDivisionError in agents.py, line 5" in done.out
+    done = running.run("submit", "look", "--agent", "agents:nobody", "--wait")
+    assert "failed: agent_unknown: the agent cannot be imported on the host" in done.out
+
+
+def test_every_reason_and_every_cause_is_told_in_words() -> None:
+    ends = set(AttemptEnd) - {AttemptEnd.DONE, AttemptEnd.FAILED, AttemptEnd.CANCELLED}
+    stops = set(StopReason) - {StopReason.COMPLETED, StopReason.CANCELLED, StopReason.CHECKPOINT_FAILED}
+    own = {
+        AGENT_FAILED,
+        AGENT_REFUSED,
+        AGENT_UNKNOWN,
+        NOT_RESUMABLE,
+        INVALID_WORKFLOW,
+        PLAN_CHANGED,
+        HISTORY_UNREADABLE,
+    }
+    assert MEANINGS.keys() >= {str(each) for each in ends | stops} | own
+    assert CAUSES.keys() == {each.value for each in Cause}
 
 
 def test_json_of_a_waited_submission_is_that_of_show(running: Shell) -> None:

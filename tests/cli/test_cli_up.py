@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import signal
 import socket
 import sqlite3
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from cli.conftest import Shell, finished, stopped, until_line
 from databases import PostgresServer
 from interlock.cli import EXITS, app
 from interlock.cli.output import Exit
+from interlock.drivers.shell import ShellDriver
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "inventory.yaml"
 
@@ -284,3 +288,47 @@ def test_a_device_whose_serial_has_a_slash_runs_a_task_and_is_released_and_forgo
     assert shell.run("forget", "local//dev/tty/1").out == "local//dev/tty/1 is forgotten\n"
     assert [each["name"] for each in shell.run("devices", "--json").json["devices"]] == ["local/other"]
     assert stopped(again).code == 0
+
+
+def test_tools_lists_each_tool_with_its_arguments(shell: Shell) -> None:
+    listed = {each["id"]: each for each in shell.run("tools", "--json").json["tools"]}
+    assert listed.keys() == set(ShellDriver.contracts)
+    assert (listed["tool:interlock.shell/run"]["driver"], listed["tool:interlock.shell/run"]["access"]) == (
+        "shell",
+        "effect",
+    )
+    text = shell.run("tools").out
+    for tool_id, contract in ShellDriver.contracts.items():
+        assert [each["name"] for each in listed[tool_id]["arguments"]] == [each.name for each in contract.parameters]
+        assert tool_id in text
+        assert all(each.summary in text for each in contract.parameters)
+
+
+@pytest.mark.parametrize("arguments", [("tools",), ("tools", "--json"), ("--version",)])
+def test_a_full_disk_is_told_as_what_it_is_and_not_as_a_fault(shell: Shell, arguments: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = finished(shell.start(*arguments, out=full))
+    assert (done.code, done.err) == (
+        5,
+        "interlock: the machine says: No space left on device: make room, then try again\n",
+    )
+
+
+@pytest.mark.parametrize("command", ["up", "submit", "run"])
+def test_many_interrupts_in_a_row_end_a_command_without_a_word_of_its_insides(shell: Shell, command: str) -> None:
+    process = shell.up() if command != "run" else shell.start("run", "waiting.yaml")
+    if command == "run":
+        until_line(process, "block  running")
+    else:
+        waiting = shell.start("submit", "-w", "waiting.yaml", "--wait")
+        until_line(waiting, "of 1 steps")
+        process = waiting if command == "submit" else process
+    with contextlib.suppress(ProcessLookupError):
+        while process.poll() is None:
+            os.kill(process.pid, signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.002)
+    done = finished(process)
+    assert done.code == 130
+    assert "Traceback" not in done.err
+    assert "Exception" not in done.err

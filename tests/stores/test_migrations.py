@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,12 @@ CHARGES = {"admitted_actions": 2, "reserved_units": 2, "elapsed_ns": 7}
 STATES = [["a", "committed"], ["b", "running"], ["c", "pending"]]
 CHECKPOINT = json.dumps({"plan_digest": "sha256:0", "states": STATES, **CHARGES, "stop_reason": None})
 PREVIOUS = "9" * 64
+
+
+def test_migrations_are_numbered_one_after_another() -> None:
+    names = [path.name for path in (files("interlock.stores") / "migrations").iterdir() if path.name.endswith(".sql")]
+    numbers = sorted(int(name.split("_")[0]) for name in names)
+    assert numbers == list(range(1, len(numbers) + 1))
 
 
 def as_of_version(version: int, path: Path, source: Path) -> sqlite3.Connection:

@@ -12,7 +12,7 @@ import pytest
 
 from interlock.errors import InvalidInput, StoreHeld
 from interlock.stores.sqlfile import parse_queries, queries
-from interlock.stores.sqlite import SqliteStore
+from interlock.stores.sqlite import SqliteStore, _as_damaged, _as_unavailable
 
 # What PostgreSQL alone is asked, beside its locks.
 ONLY_POSTGRES = {
@@ -63,3 +63,29 @@ def test_every_query_is_named_once_and_has_a_form_for_each_database() -> None:
     text = "-- one: It is one.\nSELECT 1;\n-- one: It is one again.\nSELECT 2;\n"
     with pytest.raises(InvalidInput, match="line 3"):
         parse_queries(text, "sqlite")
+
+
+def a_full_disk(path: Path) -> sqlite3.Error:
+    """The error of a database that may not grow any more."""
+    connection = sqlite3.connect(path)
+    try:
+        connection.execute("PRAGMA max_page_count = 2")
+        connection.execute("CREATE TABLE filling (text TEXT)")
+        connection.execute("INSERT INTO filling VALUES (?)", ("x" * 100_000,))
+    except sqlite3.Error as error:
+        return error
+    finally:
+        connection.close()
+    return pytest.fail("it grew all the same")
+
+
+@pytest.mark.contract("F-96")
+def test_a_full_disk_is_told_as_what_it_is(tmp_path: Path) -> None:
+    error = a_full_disk(tmp_path / "full.db")
+    said = _as_unavailable(error)
+    assert isinstance(said, Unavailable)
+    assert "the disk of the database is full" in str(said)
+    opening = _as_damaged(error, tmp_path / "full.db")
+    assert isinstance(opening, Unavailable)
+    assert "damaged" not in str(opening)
+    assert isinstance(_as_damaged(sqlite3.DatabaseError(), tmp_path / "full.db"), StoreHeld)

@@ -10,6 +10,7 @@ from interlock.errors import InvalidInput, InvalidWorkflow
 from interlock.guard.bindings import Reference, Text, references
 from interlock.guard.tools import Access, Parameter, ToolContract, ValueType
 from interlock.workflows import WorkflowDefinition
+from interlock.workflows.checks import LISTED
 
 FETCH = ToolContract(
     "tool:example.agent/fetch",
@@ -116,7 +117,7 @@ steps:
         "line 2: 'colour' is no key of a workflow; known: name, description, inputs, limits, steps",
         "line 4: the default of input 'n' is not of type number",
         "line 5: max_concurrency is a whole number from 1 to 1000000000",
-        f"line 8: step 'a': there is no tool 'tool:example.agent/fetsh'; known: {FETCH.id}, {SEND.id}",
+        f"line 8: step 'a': there is no tool 'tool:example.agent/fetsh'; known: {FETCH.id}, {SEND.id}: {LISTED}",
         "line 9: ${inputs.m}: there is no input 'm'; known: n",
         "line 12: tool:example.agent/fetch: 'path' must be of type string",
         "line 12: tool:example.agent/fetch: there is no parameter 'paht'; known: path",

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -14,7 +17,7 @@ import typer
 
 from interlock import __version__
 from interlock.api.local import data_directory
-from interlock.cli import devices, doctor, reviews, tasks
+from interlock.cli import devices, doctor, reviews, tasks, tools
 from interlock.cli.options import (
     AsJson,
     Data,
@@ -28,15 +31,19 @@ from interlock.cli.options import (
     Tags,
 )
 from interlock.cli.output import Exit, exit_of, print_error
+from interlock.cli.stopping import take_interrupts
 from interlock.errors import InterlockError
 from interlock.fleet.settings import FleetSettings
 
 DEFAULT_PORT = 7410
 EXITS = (
     "Exit codes: 0 done; 1 the task failed or was cancelled, or the check found something; 2 bad input or usage; "
-    "3 not found; 4 refused now; 5 the control plane is not reachable, or the database is held; "
+    "3 not found; 4 refused now; 5 the control plane is not reachable, the database is held, or the disk is full; "
     "70 a fault of Interlock; 130 interrupted."
 )
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+# What the machine refuses whatever a program does right.
+_MACHINE = _NO_ROOM | {errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 # Whichever package the parser comes from, this is the root of its usage errors.
 _UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
@@ -156,6 +163,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
     ("why", tasks.why),
     ("cancel", tasks.cancel),
     ("run", run),
+    ("tools", tools.tools),
     ("devices", devices.devices),
     ("drain", devices.drain),
     ("quarantine", devices.quarantine),
@@ -172,12 +180,25 @@ for _name, _function in _COMMANDS:
 
 def main() -> None:
     """Run the command that the program was called with, and exit with its code."""
-    code = call(sys.argv[1:])
+    take_interrupts()
+    try:
+        code = call(sys.argv[1:])
+    except KeyboardInterrupt:
+        code = Exit.INTERRUPTED
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(_flushed(code))
+
+
+def _flushed(code: int) -> int:
+    """The exit code once all that was printed has gone out."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         _leave_quietly()
-    sys.exit(code)
+    except OSError as error:
+        code = _told(error, as_json=False)
+        _leave_quietly()
+    return code
 
 
 def call(arguments: Sequence[str]) -> int:
@@ -193,14 +214,39 @@ def call(arguments: Sequence[str]) -> int:
         return Exit.INPUT
     except (KeyboardInterrupt, typer.Abort):
         return Exit.INTERRUPTED
-    except BrokenPipeError:
+    except Exception as error:  # noqa: BLE001 - a person gets a line, never a traceback
+        return _told(error, as_json=as_json)
+
+
+def _told(error: Exception, *, as_json: bool) -> Exit:
+    """Say what nobody foresaw: what the machine refused, or else a fault of ours."""
+    if isinstance(error, BrokenPipeError):
         _leave_quietly()
         return Exit.OK
-    except Exception as error:  # noqa: BLE001 - a person gets a line, never a traceback
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        said = f"a fault of Interlock itself: {type(error).__name__} in {place.name}, line {place.lineno}: report it"
-        print_error("fault", said, {}, as_json=as_json)
-        return Exit.FAULT
+    if isinstance(error, OSError) and error.errno in _MACHINE:
+        _say_refused(error, as_json=as_json)
+        return Exit.UNREACHABLE
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    said = f"a fault of Interlock itself: {type(error).__name__} in {place.name}, line {place.lineno}: report it"
+    print_error("fault", said, {}, as_json=as_json)
+    return Exit.FAULT
+
+
+def _say_refused(error: OSError, *, as_json: bool) -> None:
+    """Say what the machine refused, and to a person where it does not even take the document for a program."""
+    said = _by_machine(error)
+    try:
+        print_error("machine", said, {}, as_json=as_json)
+    except OSError:
+        with contextlib.suppress(OSError):
+            print_error("machine", said, {}, as_json=False)
+
+
+def _by_machine(error: OSError) -> str:
+    """What the operating system has refused, in its own words, and what to do where that is plain."""
+    place = f" ({error.filename})" if isinstance(error.filename, str) else ""
+    advice = ": make room, then try again" if error.errno in _NO_ROOM else ""
+    return f"the machine says: {error.strerror or type(error).__name__}{place}{advice}"
 
 
 def _print_usage(error: Any, *, as_json: bool) -> None:

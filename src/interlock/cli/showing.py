@@ -12,6 +12,37 @@ from interlock.cli.output import clean, table, to_person, word
 from interlock.fleet.views import RunView, ScheduledTask, TaskDetail
 
 MOST_CHARACTERS = 4_000
+MEANINGS = {
+    "agent_failed": "the agent raised an error, or returned what is no JSON",
+    "agent_refused": "the policy does not name the agent",
+    "agent_unknown": "the agent cannot be imported on the host: see --agent-path",
+    "budget_exhausted": "the limits are used up",
+    "clock_failed": "the host's clock could not be read",
+    "dispatch_failed": "a step failed for certain",
+    "history_unreadable": "what earlier attempts left is not what was written",
+    "interrupted": "it was given back too often",
+    "invalid_workflow": "the workflow does not fit the tools of the device",
+    "lease_expired": "nothing was heard of its host in time, at the last attempt",
+    "not_resumable": "an earlier attempt made effects, and the agent does not declare that it resumes",
+    "not_started": "no worker could be started for it, too often",
+    "plan_changed": "the tools of the device are not those that the run was planned for",
+    "review_required": "nobody knows whether an effect took place",
+    "task_unreadable": "what was submitted cannot be read any more",
+    "worker_lost": "its worker was lost, at the last attempt",
+}
+CAUSES = {
+    "bad_arguments": "the arguments do not fit the tool",
+    "bad_reference": "a reference leads to no output",
+    "contract_changed": "the tool is not the one that was planned with",
+    "held_back": "the run was stopped before the call",
+    "needs_approval": "the policy asks for an approval",
+    "no_evidence": "the tool gave no evidence that it happened",
+    "refused_by_policy": "no rule of the policy allows it",
+    "tool_failed": "the tool says that it failed",
+    "uncertain": "nobody knows whether it happened",
+    "unknown_tool": "the device has no such tool",
+    "withdrawn": "it was handed over and not begun",
+}
 
 
 def print_task(detail: TaskDetail) -> None:
@@ -23,6 +54,7 @@ def print_task(detail: TaskDetail) -> None:
         _print_run(console, run)
     _print_effects(console, detail)
     _print_outputs(console, detail)
+    _print_failure(console, detail.task)
     _print_doubt(console, detail.task)
 
 
@@ -98,6 +130,42 @@ def _print_outputs(console: Console, detail: TaskDetail) -> None:
         console.print()
         console.print(Text(f"output of {name}" if name != "result" else name, style="bold"))
         console.print(Text(readable(value)))
+
+
+def _print_failure(console: Console, task: ScheduledTask) -> None:
+    """Why the task failed: what its reason means, and what is known of each step that did not commit."""
+    if task.status != "failed":
+        return
+    console.print()
+    meaning = MEANINGS.get(task.reason or "")
+    said = f"failed: {clean(task.reason or 'no reason is on record')}" + (f": {meaning}" if meaning else "")
+    console.print(Text(said, style="bold red"))
+    for name, value in _causes(task):
+        cause = value.get("cause") if isinstance(value, dict) else value
+        console.print(f"  {clean(name)}: {_cause(cause)}")
+        output = value.get("output") if isinstance(value, dict) else None
+        if output is not None:
+            console.print(Text("\n".join(f"    {line}" for line in readable(output).splitlines())))
+
+
+def _causes(task: ScheduledTask) -> list[tuple[str, object]]:
+    """What a failed task left: each step that did not commit with its cause, or what is known of an agent's error."""
+    left = task.result
+    if not isinstance(left, dict):
+        return []
+    steps = left.get("not committed")
+    if isinstance(steps, dict):
+        return [(str(step), value) for step, value in steps.items()]
+    error = left.get("agent")
+    if isinstance(error, dict):
+        place = f"{error.get('error')} in {error.get('file')}, line {error.get('line')}"
+        return [("agent", {"cause": place, "output": error.get("output")})]
+    return [("result", {"cause": "see --json"})]
+
+
+def _cause(cause: object) -> str:
+    word = clean(str(cause))
+    return f"{word}: {CAUSES[word]}" if word in CAUSES else word
 
 
 def _print_doubt(console: Console, task: ScheduledTask) -> None:

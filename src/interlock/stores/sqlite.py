@@ -29,6 +29,7 @@ from interlock.stores.sqlfile import migrations, queries
 from interlock.stores.times import StoreTimes
 
 Answer = TypeVar("Answer")
+_PRIMARY_CODE = 0xFF
 
 
 class _Timekeeper:
@@ -310,13 +311,24 @@ class SqliteStore:
 
 
 def _as_damaged(error: BaseException, path: Path | None) -> BaseException:
-    if isinstance(error, sqlite3.DatabaseError):
-        message = f"{path} is no database, or is damaged: move it away, or put back a copy of it"
-        return StoreHeld(message)
-    return error
+    if not isinstance(error, sqlite3.DatabaseError):
+        return error
+    if _is_full(error):
+        message = f"the disk that holds {path} is full: make room, then start again"
+        return Unavailable(message)
+    message = f"{path} is no database, or is damaged: move it away, or put back a copy of it"
+    return StoreHeld(message)
+
+
+def _is_full(error: sqlite3.Error) -> bool:
+    """Whether there was no room on the disk."""
+    return getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE == sqlite3.SQLITE_FULL
 
 
 def _as_unavailable(error: BaseException) -> BaseException:
+    if isinstance(error, sqlite3.Error) and _is_full(error):
+        message = "the disk of the database is full: nothing was written; make room, and it goes on by itself"
+        return Unavailable(message)
     if isinstance(error, sqlite3.Error):
         message = f"the database did not take it ({type(error).__name__}): nothing was written, try again"
         return Unavailable(message)

@@ -14,6 +14,7 @@ from interlock.workflows.document import Faults, Located
 from interlock.workflows.schema import Input, Parts, RawStep, unknown
 
 MAX_NEEDS = 64
+LISTED = "`interlock tools` lists them all with their arguments"
 _MAX_CYCLES = 20
 
 
@@ -101,7 +102,7 @@ def _check_needs(step: RawStep, parts: Parts, faults: Faults) -> None:
 def _check_tool(step: RawStep, parts: Parts, tools: Mapping[str, ToolContract], faults: Faults) -> None:
     contract = tools.get(step.tool.value)
     if contract is None:
-        faults.add(step.tool.line, f"step {step.name!r}: {unknown(step.tool.value, 'tool', tools)}")
+        faults.add(step.tool.line, f"step {step.name!r}: {unknown(step.tool.value, 'tool', tools)}: {LISTED}")
         return
     given = step.arguments.value
     for key, item in given.items():
