@@ -17,7 +17,7 @@ from interlock.fleet.settings import FleetSettings
 from interlock.fleet.store import Applied, Cancel, Define, Outcome, RegisterHost, Replayed, Submit, Sweep
 from interlock.fleet.strategies import strategy_named
 from interlock.guard.vault import Vault, new_key
-from interlock.stores.postgres import PostgresStore
+from interlock.stores.postgres import PostgresStore, _as_unavailable
 from interlock.stores.postgres_transaction import PostgresTransaction
 from interlock.stores.times import StoreTimes
 
@@ -257,3 +257,8 @@ async def test_a_statement_that_waits_for_a_lock_too_long_is_given_up_and_told(
             await store.commit([RegisterHost(HostId("h1"), "other")])
     assert await store.commit([RegisterHost(HostId("h1"), "other")]) == [Applied()]
     await store.close()
+
+
+@pytest.mark.contract("F-114")
+def test_a_full_disk_is_told_as_what_it_is() -> None:
+    assert "is full" in str(_as_unavailable(psycopg.errors.DiskFull()))

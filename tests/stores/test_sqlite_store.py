@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from interlock.errors import InvalidInput, StoreHeld
+from interlock.errors import InvalidInput, StoreHeld, Unavailable
 from interlock.stores.sqlfile import parse_queries, queries
 from interlock.stores.sqlite import SqliteStore, _as_damaged, _as_unavailable
 
@@ -79,7 +80,7 @@ def a_full_disk(path: Path) -> sqlite3.Error:
     return pytest.fail("it grew all the same")
 
 
-@pytest.mark.contract("F-96")
+@pytest.mark.contract("F-114")
 def test_a_full_disk_is_told_as_what_it_is(tmp_path: Path) -> None:
     error = a_full_disk(tmp_path / "full.db")
     said = _as_unavailable(error)

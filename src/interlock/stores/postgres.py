@@ -39,7 +39,7 @@ from interlock.stores.postgres_transaction import (
 from interlock.stores.queue import offer_due, time_out
 from interlock.stores.reads import read_snapshot
 from interlock.stores.times import StoreTimes
-from interlock.stores.transaction import number
+from interlock.stores.transaction import NO_ROOM, number
 
 Answer = TypeVar("Answer")
 Pool = ConnectionPool[psycopg.Connection[DictRow]]
@@ -346,6 +346,8 @@ def _pause(seconds: float) -> None:
 
 
 def _as_unavailable(error: BaseException) -> BaseException:
+    if isinstance(error, psycopg.errors.DiskFull):
+        return Unavailable(NO_ROOM)
     if isinstance(error, (psycopg.Error, NotCommitted)):
         message = f"the database did not take it ({type(error).__name__}): nothing was written, try again"
         return Unavailable(message)

@@ -27,6 +27,7 @@ from interlock.stores.operations import do
 from interlock.stores.reads import read_snapshot
 from interlock.stores.sqlfile import migrations, queries
 from interlock.stores.times import StoreTimes
+from interlock.stores.transaction import NO_ROOM
 
 Answer = TypeVar("Answer")
 _PRIMARY_CODE = 0xFF
@@ -327,8 +328,7 @@ def _is_full(error: sqlite3.Error) -> bool:
 
 def _as_unavailable(error: BaseException) -> BaseException:
     if isinstance(error, sqlite3.Error) and _is_full(error):
-        message = "the disk of the database is full: nothing was written; make room, and it goes on by itself"
-        return Unavailable(message)
+        return Unavailable(NO_ROOM)
     if isinstance(error, sqlite3.Error):
         message = f"the database did not take it ({type(error).__name__}): nothing was written, try again"
         return Unavailable(message)

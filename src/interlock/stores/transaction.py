@@ -10,6 +10,8 @@ from interlock.fleet.matching import PooledDevice
 from interlock.fleet.model import Constraints, DeviceRef, HostId, Occupancy, Service
 from interlock.fleet.store import Row
 
+NO_ROOM = "the disk of the database is full: nothing was written; make room, and it goes on by itself"
+
 
 class Refusal(Exception):
     """Ends an operation: what it wrote is undone, and its caller gets `Refused(code, detail)`."""
