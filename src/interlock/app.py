@@ -13,6 +13,7 @@ from typing import Any
 
 import uvicorn
 
+from interlock.actions.stores.lock import make_directory
 from interlock.api.auth import Grant, TokenTable
 from interlock.api.server import create_api
 from interlock.clock import new_id, new_secret
@@ -188,7 +189,7 @@ async def _opened(database: Path | str, times: StoreTimes) -> Store:
 
 def _prepare(settings: AppSettings) -> None:
     try:
-        settings.control.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(settings.control)
         settings.control.chmod(0o700)
     except OSError as error:
         message = f"{settings.data} cannot be a data directory ({error.strerror}): choose another with --data"

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from interlock.actions.stores.lock import make_directory
 from interlock.clock import MICROSECONDS, Clock, SystemClock, new_id
 from interlock.errors import Conflict, StoreHeld, Unavailable
 from interlock.fleet.store import Operation, Outcome, Row
@@ -163,7 +164,7 @@ class SqliteStore:
         """
         lock = None
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(path.parent)
             lock = LockFile(path.with_name(path.name + ".lock"))
         try:
             return cls(path, clock=clock or SystemClock(), times=times or StoreTimes(), lock=lock)
