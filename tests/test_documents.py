@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -80,3 +81,32 @@ def _workflows() -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize(("where", "text"), list(_workflows()), ids=lambda value: value[:40].strip())
 def test_every_workflow_that_is_shown_is_accepted(where: str, text: str) -> None:
     assert InstalledDefinitions().check(text).digest, where
+
+
+_CASE = re.compile(r"^\| (?P<number>[A-Z][0-9]+) \| [^|]+ \| (?P<shown>[^|]+) \|$", re.MULTILINE)
+_TEST = re.compile(r"`(?P<file>[\w/]+\.py)::(?P<name>test_\w+)`")
+
+
+def faults_of_cases(text: str, folder: Path) -> list[str]:
+    """Cases that are there twice, or whose test is not there or does not carry their number."""
+    cases = [(case["number"], case["shown"]) for case in _CASE.finditer(text)]
+    faults = [f"{number} twice" for number, times in Counter(number for number, _ in cases).items() if times > 1]
+    for number, shown in cases:
+        for test in _TEST.finditer(shown):
+            path = folder / test["file"]
+            there = path.is_file() and re.search(rf"def {test['name']}\(", path.read_text("utf-8"))
+            if not there or f"_{number.lower()}_" not in test["name"]:
+                faults.append(f"{number}: {test['name']}")
+        if len(shown.split()) == 0 or ("`" in shown and not _TEST.search(shown)):
+            faults.append(f"{number}: {shown}")
+    return faults
+
+
+def test_every_case_is_shown_by_a_test_of_its_number_or_says_why_not() -> None:
+    text = (ROOT / "docs" / "cases.md").read_text("utf-8")
+    assert text.count("\n| R") == len(_CASE.findall(text)) > 60
+    assert faults_of_cases(text, ROOT / "tests") == []
+    here = "`test_documents.py::test_every_link_leads_to_a_file`"
+    assert faults_of_cases(f"| R1 | a | {here} |\n", ROOT / "tests") == ["R1: test_every_link_leads_to_a_file"]
+    assert faults_of_cases("| R1 | a | `gone.py::test_r1_x` |\n", ROOT / "tests") == ["R1: test_r1_x"]
+    assert faults_of_cases("| R1 | a | b |\n| R1 | a | b |\n", ROOT / "tests") == ["R1 twice"]

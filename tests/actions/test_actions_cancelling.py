@@ -55,7 +55,7 @@ class Stubborn:
 
 
 @pytest.mark.contract("A-60", "A-61", "A-62", "A-44")
-async def test_r32_a_cancelled_run_stops_what_runs_and_waits_for_it() -> None:
+async def test_r32_r72_a_cancelled_run_stops_what_runs_and_waits_for_it() -> None:
     stage, signal = Stage(), CancellationSignal()
     tasks = asyncio.all_tasks()
     run = asyncio.create_task(
@@ -294,7 +294,7 @@ async def test_r39_a_second_cancellation_ends_a_dispatch_that_swallowed_the_firs
 
 
 @pytest.mark.contract("A-65")
-async def test_r40_a_dispatch_that_will_not_stop_is_left_behind_after_the_drain() -> None:
+async def test_r36_r40_a_dispatch_that_will_not_stop_is_left_behind_after_the_drain() -> None:
     stubborn, saves, signal = Stubborn(99), Saves(), CancellationSignal()
     dispatcher: Any = stubborn
     graph = [effect("a"), effect("b")]
@@ -318,7 +318,7 @@ async def test_r40_a_dispatch_that_will_not_stop_is_left_behind_after_the_drain(
 
 
 @pytest.mark.contract("A-65", "A-73")
-async def test_what_a_dispatch_left_behind_says_during_the_last_saves_changes_nothing() -> None:
+async def test_r34_what_a_dispatch_left_behind_says_during_the_last_saves_changes_nothing() -> None:
     stubborn, saves, signal = Stubborn(99), SlowSaves(), CancellationSignal()
     dispatcher: Any = stubborn
     scheduler = ActionScheduler([effect("a")], limits(), dispatcher, saves, drain_timeout_ns=0)

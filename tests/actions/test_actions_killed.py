@@ -95,7 +95,7 @@ def check_successor(last: SchedulerCheckpoint, told: SchedulerCheckpoint) -> Non
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 @settings(max_examples=max(settings().max_examples // 10, 2), phases=[Phase.generate])
 @given(graph=graphs((1, 2, 3, 5, 8)), awaited=st.booleans(), data=st.data())
-def test_killed_at_any_save_or_dispatch_a_run_repeats_nothing(
+def test_r3_r9_killed_at_any_save_or_dispatch_a_run_repeats_nothing(
     kind: str, graph: list[ScheduledAction], awaited: object, data: st.DataObject
 ) -> None:
     everywhere = places(len(graph))

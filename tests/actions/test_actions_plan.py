@@ -112,7 +112,7 @@ def test_an_effect_that_becomes_ready_stops_the_reads_behind_it_and_not_those_be
 
 
 @pytest.mark.contract("A-26")
-def test_a_smaller_read_passes_a_large_one_that_does_not_fit_beside_the_others() -> None:
+def test_r66_a_smaller_read_passes_a_large_one_that_does_not_fit_beside_the_others() -> None:
     actions = [read("a", units=3), read("b", units=4), read("c", units=2), read("d", units=2), effect("e")]
     table = Table(actions, limits(inflight=5))
     assert table.admitted() == "a c"

@@ -181,7 +181,9 @@ async def test_a_save_that_does_not_go_on_from_the_last_one_is_refused(store: St
 
 
 @pytest.mark.contract("A-94", "A-71")
-async def test_r49_a_second_resume_from_the_same_checkpoint_gets_no_further_than_its_first_save(store: Store) -> None:
+async def test_r18_r49_a_second_resume_from_the_same_checkpoint_gets_no_further_than_its_first_save(
+    store: Store,
+) -> None:
     clean: list[SchedulerCheckpoint] = []
     with store.claim(RUN) as saves:
 
@@ -454,7 +456,7 @@ def test_a_first_save_is_of_the_run_that_was_claimed(store: Store) -> None:
 
 
 @pytest.mark.contract("A-96", "A-91")
-async def test_closing_waits_for_the_write_in_the_thread_and_ends_the_thread(store: Store) -> None:
+async def test_r72_closing_waits_for_the_write_in_the_thread_and_ends_the_thread(store: Store) -> None:
     threads = threading.active_count()
     saves = store.claim(RUN)
     checkpoint = SchedulerCheckpoint(RUN, "sha256:" + "0" * 64, (), 0, 0, 0)

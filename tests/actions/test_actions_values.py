@@ -92,7 +92,7 @@ def test_a_node_holds_identifiers_and_at_most_64_dependencies() -> None:
 
 
 @pytest.mark.contract("A-04")
-def test_a_list_that_the_caller_keeps_cannot_change_a_node_afterwards() -> None:
+def test_r74_a_list_that_the_caller_keeps_cannot_change_a_node_afterwards() -> None:
     needs: Any = ["b"]
     node = ActionNode("a", TOOL, needs)
     needs.append("c")

@@ -334,7 +334,7 @@ async def test_what_goes_wrong_after_the_hand_over_is_doubt(script: Any) -> None
 
 
 @pytest.mark.contract("G-10")
-async def test_a_cancelled_call_is_doubt_and_the_cancellation_goes_on() -> None:
+async def test_r35_a_cancelled_call_is_doubt_and_the_cancellation_goes_on() -> None:
     scene = Scene()
     begun = asyncio.Event()
 
