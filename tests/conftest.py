@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+import signal
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--every-contract", action="store_true", help="fail where a number of the contract has no test that ran"
     )
+    parser.addoption("--test-seconds", type=float, help="fail a test that takes longer, and go on")
 
 
 class EveryContract:
@@ -64,6 +66,27 @@ class EveryContract:
             terminalreporter.write_line(f"CONTRACT {number} is stated and no test that ran has proven it", red=True)
         for number in sorted(unknown):
             terminalreporter.write_line(f"CONTRACT {number} is claimed by a test and stated nowhere", red=True)
+
+
+class EveryTestEnds:
+    """Fails what does not end, again and again until it does: what is stuck may swallow the first word."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        signal.signal(signal.SIGALRM, self._ring)
+
+    def _ring(self, *_: object) -> None:
+        pytest.fail(f"it has not ended after {self._seconds} s")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Generator[None, object, object]:
+        signal.setitimer(signal.ITIMER_REAL, self._seconds, 0.5)
+        try:
+            return (yield)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    pytest_runtest_teardown = pytest_runtest_call
 
 
 class NothingSkipped:
@@ -98,6 +121,8 @@ def fail(session: pytest.Session) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(NothingSkipped(), "nothing-skipped")
+    if seconds := config.getoption("--test-seconds"):
+        config.pluginmanager.register(EveryTestEnds(seconds), "every-test-ends")
     if config.getoption("--every-contract") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(EveryContract(), "every-contract")
 

@@ -76,7 +76,8 @@ def traced(folder: Path, program: str, *arguments: str) -> list[str]:
         pytest.skip("there is no strace here that may trace a process")
     log = folder.with_suffix(".strace")
     command = [strace, "-f", "-y", "-qq", "-s", "32", "-e", f"trace={CALLS}", "-e", "signal=none", "-o", str(log)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    paths = (str(Path(__file__).parent), os.environ.get("PYTHONPATH", ""))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(
         [*command, sys.executable, "-c", program, *arguments],
         env=environment, capture_output=True, timeout=120, check=False,

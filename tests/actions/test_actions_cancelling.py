@@ -307,6 +307,7 @@ async def test_r36_r40_a_dispatch_that_will_not_stop_is_left_behind_after_the_dr
     assert scheduler.undrained == ("a",)
     assert "undrained" not in last.to_json()
     before, kept = last.to_json(), len(saves.all)
+    assert len(scheduler._outliving) == 1
     stubborn.release.set()
     await turns()
     assert stubborn.ended
@@ -314,6 +315,33 @@ async def test_r36_r40_a_dispatch_that_will_not_stop_is_left_behind_after_the_dr
     assert scheduler._outliving == set()
     stubborn.release.set()
     assert (await scheduler.run(RUN)).stop_reason is StopReason.COMPLETED
+    assert not scheduler.undrained
+
+
+@pytest.mark.contract("A-62")
+async def test_an_observer_that_raises_keeps_the_stop_from_nobody() -> None:
+    stage, signal = Stage(), CancellationSignal()
+
+    def fail() -> None:
+        raise RuntimeError
+
+    signal.observe(fail)
+    run = asyncio.create_task(finished([effect("a")], limits(), stage, cancellation=signal))
+    await turns()
+    signal.cancel()
+    assert (await run).stop_reason is StopReason.CANCELLED
+
+
+@pytest.mark.contract("A-65", "A-53")
+async def test_a_drain_that_ends_in_time_leaves_no_timer_behind() -> None:
+    stage, signal = Stage(), CancellationSignal()
+    scheduler = ActionScheduler([effect("a")], limits(), stage, Saves(), drain_timeout_ns=10**12)
+    run = asyncio.create_task(scheduler.run(RUN, cancellation=signal))
+    await turns()
+    signal.cancel()
+    await run
+    loop: Any = asyncio.get_running_loop()
+    assert [timer for timer in loop._scheduled if not timer.cancelled()] == []
     assert not scheduler.undrained
 
 

@@ -28,6 +28,7 @@ PLAIN = SchedulerCheckpoint(RUN, DIGEST, PAIRS, 1, 2, 3)
     [
         ("run_id", RUN.serialize(), "invalid_run_id"),
         ("plan_digest", "sha256:" + "A" * 64, "invalid_plan_digest"),
+        ("plan_digest", "sha256:" + "a" * 64 + "\n", "invalid_plan_digest"),
         ("plan_digest", None, "invalid_plan_digest"),
         ("states", list(PAIRS), "invalid_states"),
         ("states", (("a",),), "invalid_states"),

@@ -35,13 +35,14 @@ def places(size: int) -> list[Place]:
 
 def stories(plan: dict[str, Any], lives: list[list[Place]]) -> Iterator[list[tuple[str, str]]]:
     """What the processes of each case told, one after another, with what the store has of them at the end."""
+    tests = str(Path(__file__).parent.parent)
     with tempfile.TemporaryDirectory() as path:
         folders = [Path(path) / str(number) for number in range(len(lives))]
         cases = [(str(folder), deaths) for folder, deaths in zip(folders, lives, strict=True)]
         done = subprocess.run(
             [sys.executable, str(Path(__file__).with_name("killed_run.py"))],
             input=json.dumps({**plan, "cases": cases}),
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join((tests, os.environ.get("PYTHONPATH", "")))},
             capture_output=True,
             text=True,
             timeout=_SECONDS,

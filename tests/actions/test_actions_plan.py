@@ -163,6 +163,28 @@ def test_once_a_budget_is_used_up_nothing_cheaper_goes_either() -> None:
     assert table.admitted() == ""
 
 
+@pytest.mark.contract("A-29")
+def test_once_a_budget_is_used_up_nothing_goes_that_becomes_ready_later() -> None:
+    table = Table([read("a"), read("b", "a"), read("c"), read("d", "c"), read("z", units=3)], limits(units=4))
+    assert table.admitted() == "a c"
+    assert table.why("z") == (Cause.BUDGET, ())
+    table.settle("a")
+    assert table.admitted() == ""
+    table.settle("c")
+    assert table.admitted() == ""
+    assert table.plan.conclusion is StopReason.BUDGET_EXHAUSTED
+
+
+@pytest.mark.contract("A-20")
+@pytest.mark.parametrize("state", [OVER, REVIEW])
+def test_what_depends_on_an_action_that_was_not_committed_is_never_ready(state: ActionState) -> None:
+    table = Table([effect("a"), effect("b", "a")], limits())
+    assert table.admitted() == "a"
+    table.settle("a", state=state)
+    assert table.admitted() == ""
+    assert table.why("b") == (Cause.DEPENDENCIES, ("a",))
+
+
 @pytest.mark.contract("A-33")
 def test_why_names_what_each_action_waits_for() -> None:
     actions = [read("a", units=3), effect("b", "a"), read("c", units=3), read("d"), effect("e"), read("f")]

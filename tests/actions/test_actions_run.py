@@ -31,6 +31,7 @@ from interlock.actions import (
     ActionState,
     CancellationSignal,
     Cause,
+    DispatchOutcome,
     RunId,
     SchedulerCheckpoint,
     SchedulerError,
@@ -131,6 +132,33 @@ async def test_what_is_no_verdict_is_uncertain_and_its_text_is_nowhere(answer: o
     assert (last.stop_reason, state_words(last)) == (StopReason.REVIEW_REQUIRED, "vp")
     assert stage.invoked == ["a"]
     assert all("canary" not in save.to_json() + repr(save) for save in saves.all)
+
+
+@pytest.mark.contract("A-43")
+async def test_an_exception_is_told_to_nobody_not_even_to_the_loop() -> None:
+    class Failing:
+        async def dispatch(self, *_: object) -> DispatchOutcome:
+            message = "canary-text"
+            raise RuntimeError(message)
+
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    failing: Any = Failing()
+    await finished([effect("a")], limits(), failing, Saves())
+    await turns()
+    gc.collect()
+    assert told == []
+
+
+@pytest.mark.contract("A-50", "A-31", "A-73")
+async def test_time_that_is_up_during_an_awaited_save_holds_its_dispatch_back() -> None:
+    clock, stage, saves = ManualClock(), Stage(), SlowSaves()
+    run = asyncio.create_task(finished([effect("a")], limits(elapsed_ns=10), stage, saves, clock=clock))
+    await turns()
+    clock.advance(10)
+    await saves.end_all()
+    last = await run
+    assert (last.stop_reason, state_words(last), stage.invoked) == (StopReason.BUDGET_EXHAUSTED, "v", [])
 
 
 @pytest.mark.contract("A-42")
@@ -349,6 +377,7 @@ async def test_a_failed_save_stops_what_runs_and_collects_it() -> None:
     stage.end("a")
     last = await run
     assert (last.stop_reason, state_words(last), stage.cancelled) == (StopReason.CHECKPOINT_FAILED, "cvp", ["b"])
+    assert stage.signals["b"].cancelled
 
 
 @pytest.mark.contract("A-75")

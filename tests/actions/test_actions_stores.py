@@ -58,7 +58,8 @@ def store(kind: str, tmp_path: Path) -> Store:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    tests = str(Path(__file__).parent.parent)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join((tests, os.environ.get("PYTHONPATH", "")))}
 
 
 @pytest.mark.contract("A-95", "A-90")
@@ -178,6 +179,32 @@ async def test_a_save_that_does_not_go_on_from_the_last_one_is_refused(store: St
             saves(replace(kept[2], stop_reason=StopReason.CANCELLED))
     with pytest.raises(Conflict):
         saves(kept[2])
+
+
+@pytest.mark.contract("A-91", "A-94")
+def test_a_claim_that_was_given_up_saves_nothing(store: Store) -> None:
+    checkpoint = SchedulerCheckpoint(RUN, "sha256:" + "0" * 64, (), 0, 0, 0)
+    with store.claim(RUN) as saves:
+        saves(checkpoint)
+    for save in (saves, saves.restate):
+        with pytest.raises(Conflict):
+            save(replace(checkpoint, elapsed_ns=1))
+    assert store.load(RUN) == checkpoint
+
+
+@pytest.mark.contract("A-92")
+def test_a_record_that_stood_in_the_same_place_of_another_history_is_refused(tmp_path: Path) -> None:
+    checkpoint = SchedulerCheckpoint(RUN, "sha256:" + "0" * 64, (), 0, 0, 0)
+    lines = []
+    for history in (1, 2):
+        with FileCheckpoints(tmp_path / str(history)).claim(RUN) as saves:
+            for number in range(4):
+                saves(replace(checkpoint, elapsed_ns=history * number))
+        path = tmp_path / str(history) / f"{RUN.serialize()}.jsonl"
+        lines.append(path.read_bytes().splitlines(keepends=True))
+    first, second = lines
+    path.write_bytes(b"".join([*second[:2], first[2], second[3]]))
+    assert refused(FileCheckpoints(tmp_path / "2"))
 
 
 @pytest.mark.contract("A-94", "A-71")

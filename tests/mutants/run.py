@@ -53,6 +53,8 @@ class Mutant:
     edits: tuple[Edit, ...]
     tests: tuple[str, ...]
     fence: bool = False
+    test_seconds: float | None = None
+    """For a guard without which a test does not end: how long one may take. Such a test is as red as any other."""
 
 
 def mutants() -> tuple[Mutant, ...]:
@@ -64,6 +66,7 @@ def mutants() -> tuple[Mutant, ...]:
             tuple(Edit(each["file"], each["old"], each["new"]) for each in (entry, *entry.get("also", ()))),
             tuple(entry["tests"]),
             entry.get("fence", False),
+            entry.get("test_seconds"),
         )
         for entry in entries
     )
@@ -78,7 +81,8 @@ def judge(mutant: Mutant) -> Verdict:
             if text.count(edit.old) != 1:
                 return Verdict.NOT_FOUND
             path.write_text(text.replace(edit.old, edit.new), "utf-8")
-        return _tested(copy, mutant.tests)
+        limit = () if mutant.test_seconds is None else (f"--test-seconds={mutant.test_seconds}",)
+        return _tested(copy, (*limit, *mutant.tests))
 
 
 @contextmanager
@@ -87,18 +91,18 @@ def _copy() -> Iterator[Path]:
         copy = Path(folder)
         for name in _COPIED:
             if (ROOT / name).is_dir():
-                shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(ROOT / name, copy / name)  # with the bytecode of what is not edited
             else:
                 shutil.copy(ROOT / name, copy / name)
         yield copy
 
 
-def _tested(copy: Path, tests: Sequence[str]) -> Verdict:
+def _tested(copy: Path, arguments: Sequence[str]) -> Verdict:
     # What the copy's own source is told by its path: the tests must not run against the tree that it was copied from.
     probe = f"import interlock, sys; sys.exit(not interlock.__file__.startswith({str(copy)!r}))"
     environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     environment.pop("PYTEST_ADDOPTS", None)
-    pytest = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
+    pytest = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments]
     try:
         subprocess.run([sys.executable, "-c", probe], cwd=copy, env=environment, check=True)
         done = subprocess.run(
