@@ -215,7 +215,7 @@ def test_a_task_waits_no_longer_and_starts_no_sooner_than_it_was_told(running: S
     )
     assert (impossible.code, impossible.json["task"]["reason"]) == (1, "queue_timeout")
     held = running.run("submit", "-w", "greet.yaml", "--not-before", "2100-01-01T08:00:00Z").out.strip()
-    assert "it is held until 08:00:00 UTC: not_before" in running.run("why", held).out
+    assert "it is held until 2100-01-01 08:00:00 UTC: not_before" in running.run("why", held).out
     wrong = running.run("submit", "-w", "greet.yaml", "--not-before", "tomorrow")
     assert wrong.code == 2
     assert "%Y-%m-%dT%H:%M:%S%z" in wrong.err

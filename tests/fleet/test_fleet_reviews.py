@@ -124,6 +124,20 @@ async def test_did_not_happen_waits_for_the_confirmed_stop_and_happened_does_not
     assert session.host == "h1"
 
 
+@pytest.mark.contract("F-106")
+async def test_an_operator_who_saw_that_nothing_runs_confirms_the_stop_on_that_device_alone(pool: Pool) -> None:
+    session, task = await doubtful(pool, stopped=False)
+    await pool.host("h2", shell("d1"))
+    await pool.fleet.force_release(ref("h2", "d1"), stopped=True)
+    with pytest.raises(Conflict, match="--stopped"):
+        await pool.fleet.resolve(task, {"b": "did_not_happen"}, "ada")
+    # Said after the device was freed already, it counts as well: it is about what is in doubt there.
+    await pool.fleet.force_release(ref("h1", "d1"))
+    await pool.fleet.force_release(ref("h1", "d1"), stopped=True)
+    assert (await pool.fleet.resolve(task, {"b": "did_not_happen"}, "ada")).successor_id is not None
+    assert session.host == "h1"
+
+
 @pytest.mark.contract("F-102")
 async def test_did_not_happen_waits_for_the_settling_time_of_the_tool(pool: Pool) -> None:
     _, task = await doubtful(pool, "tool:slow.net/send")

@@ -119,14 +119,15 @@ def main() -> int:
     """Judge every mutant, and first the unchanged tree: red tests kill nothing."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=2)
-    jobs = parser.parse_args().jobs
-    listed = mutants()
+    parser.add_argument("--only", default="", metavar="TEXT", help="those whose name has this text in it")
+    asked = parser.parse_args()
+    listed = [mutant for mutant in mutants() if asked.only in mutant.name]
     selected = sorted({test for mutant in listed for test in mutant.tests})
     if judge(Mutant("unchanged", (), tuple(selected))) is not Verdict.SURVIVED:
         sys.stdout.write("the tests are red without any mutant: mend them first\n")
         return 1
     faults = 0
-    with ThreadPoolExecutor(jobs) as pool:
+    with ThreadPoolExecutor(asked.jobs) as pool:
         for mutant, verdict in zip(listed, pool.map(judge, listed), strict=True):
             faults += verdict is not Verdict.KILLED
             sys.stdout.write(f"{mutant.name}: {verdict.value}\n")

@@ -405,6 +405,43 @@ async def test_an_agent_that_resumes_gets_the_record() -> None:
     assert [key[1] for key in record.journal] == ["call-000002", "call-000003", "call-000004"]
 
 
+@pytest.mark.contract("G-56")
+async def test_a_call_that_is_in_doubt_is_not_made_again_by_an_agent_that_resumes() -> None:
+    record = MemoryRecord()
+    attempt = Attempt(record)
+    attempt.put.script = unsure
+
+    async def first(tools: GoalTools, _: GoalContext) -> object:
+        return await tools.call(PUT.id, value="one")
+
+    assert await attempt.run(first) == Ending(EndKind.FAILED, "review_required")
+    later = Attempt(record, agent=f"{__name__}:resuming")
+
+    async def second(tools: GoalTools, _: GoalContext) -> object:
+        with pytest.raises(ToolFailed) as refused:
+            await tools.call(PUT.id, value="one")
+        return [refused.value.cause, await tools.call(PUT.id, value="two")]
+
+    assert (await later.run(second)).output == '["in_doubt",{"value":"two"}]'
+    assert later.put.calls == [{"value": "two"}]
+
+
+@pytest.mark.contract("G-51", "G-56")
+async def test_what_is_known_not_to_have_happened_keeps_no_agent_from_beginning_again() -> None:
+    record = MemoryRecord()
+    attempt = Attempt(record)
+    attempt.put.script = unsure
+
+    async def body(tools: GoalTools, context: GoalContext) -> object:
+        assert context.record == ()
+        return await tools.call(PUT.id, value="one")
+
+    assert await attempt.run(body) == Ending(EndKind.FAILED, "review_required")
+    ((key, entry),) = record.journal.items()
+    record.journal[key] = replace(entry, answer="did_not_happen")
+    assert (await Attempt(record).run(body)).output == '{"value":"one"}'
+
+
 @pytest.mark.contract("G-51")
 async def test_reads_alone_let_any_agent_begin_again() -> None:
     record = MemoryRecord()

@@ -117,9 +117,10 @@ def set_service(device: DeviceRef, service: str, reason: str | None) -> Call[Non
     return Call("POST", f"{_device(device)}/service", _nothing, body=body)
 
 
-def force_release(device: DeviceRef) -> Call[None]:
+def force_release(device: DeviceRef, *, stopped: bool) -> Call[None]:
     """See `Fleet.force_release`. Sent once: a second one could free what has been assigned since."""
-    return Call("POST", f"{_device(device)}/force-release", _nothing, repeatable=False)
+    said = {"stopped": str(stopped).lower()}
+    return Call("POST", f"{_device(device)}/force-release", _nothing, said, repeatable=False)
 
 
 def forget_device(device: DeviceRef) -> Call[None]:

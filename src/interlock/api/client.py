@@ -85,9 +85,9 @@ class RemoteFleet:
         """See `Fleet.set_service`."""
         await self._send(calls.set_service(device, service, reason))
 
-    async def force_release(self, device: DeviceRef) -> None:
+    async def force_release(self, device: DeviceRef, *, stopped: bool = False) -> None:
         """See `Fleet.force_release`."""
-        await self._send(calls.force_release(device))
+        await self._send(calls.force_release(device, stopped=stopped))
 
     async def forget_device(self, device: DeviceRef) -> None:
         """See `Fleet.forget_device`."""
@@ -238,9 +238,9 @@ class Client:
         """See `Fleet.set_service`."""
         self._send(calls.set_service(device, service, reason))
 
-    def force_release(self, device: DeviceRef) -> None:
+    def force_release(self, device: DeviceRef, *, stopped: bool = False) -> None:
         """See `Fleet.force_release`."""
-        self._send(calls.force_release(device))
+        self._send(calls.force_release(device, stopped=stopped))
 
     def forget_device(self, device: DeviceRef) -> None:
         """See `Fleet.forget_device`."""

@@ -131,9 +131,11 @@ async def set_service(
     dependencies=[MayAdminister],
     openapi_extra=described(status=204),
 )
-async def force_release(fleet: FleetHere, host: str, serial: str) -> Response:
-    """Free a device whatever holds it."""
-    await fleet.force_release(DeviceRef.parse(f"{host}/{serial}"))
+async def force_release(
+    fleet: FleetHere, host: str, serial: str, *, stopped: Annotated[bool, Query()] = False
+) -> Response:
+    """Free a device whatever holds it; `stopped` says that nothing of any ended attempt on it still runs."""
+    await fleet.force_release(DeviceRef.parse(f"{host}/{serial}"), stopped=stopped)
     return done()
 
 

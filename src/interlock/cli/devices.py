@@ -46,14 +46,21 @@ def give_back(device: Named, *, data: Data = None, as_json: AsJson = False) -> N
     _set_service(device, Service.IN_SERVICE, None, data, as_json=as_json)
 
 
-def release(device: Named, *, data: Data = None, as_json: AsJson = False) -> None:
+def release(
+    device: Named,
+    *,
+    stopped: Annotated[bool, typer.Option("--stopped", help="You saw that nothing of it still runs.")] = False,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
     """Free a device whatever holds it.
 
-    The attempt that held it is over: see first that nothing of it still runs on the device.
+    The attempt that held it is over: see first that nothing of it still runs on the device. With --stopped that is on
+    record, and `interlock resolve` takes *did not happen* where the host of the device is never heard of again.
     """
     ref = DeviceRef.parse(device)
     with Client.local(data) as client:
-        client.force_release(ref)
+        client.force_release(ref, stopped=stopped)
     _said(ref, "released", as_json=as_json)
 
 

@@ -63,6 +63,6 @@ def resolve(
     if as_json:
         print_json(resolution)
     elif resolution.successor_id is None:
-        to_person().print("noted: the task was cancelled, so nothing goes on")
+        to_person().print("noted: the task did not fail, so nothing goes on")
     else:
         to_person().print(f"{resolution.successor_id} goes on with what remains")

@@ -35,6 +35,7 @@ CAUSES = {
     "bad_reference": "a reference leads to no output",
     "contract_changed": "the tool is not the one that was planned with",
     "held_back": "the run was stopped before the call",
+    "in_doubt": "the same call was made before, and nobody knows whether it happened",
     "needs_approval": "the policy asks for an approval",
     "no_evidence": "the tool gave no evidence that it happened",
     "refused_by_policy": "no rule of the policy allows it",

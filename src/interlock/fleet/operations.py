@@ -313,10 +313,13 @@ class Fleet:
         await self._commit(SetService(device, service, reason))
         self.wakeups.notify(ASSIGNABLE)
 
-    async def force_release(self, device: DeviceRef) -> None:
-        """Free a device whatever holds it; the attempt that held it is over. Raises `NotFound`."""
+    async def force_release(self, device: DeviceRef, *, stopped: bool = False) -> None:
+        """Free a device whatever holds it; the attempt that held it is over. Raises `NotFound`.
+
+        Say `stopped` only where you have seen that nothing of any ended attempt on it still runs.
+        """
         retry = (self.settings.retry_first_seconds, self.settings.retry_longest_seconds)
-        await self._commit(ForceRelease(device, *(microseconds(seconds) for seconds in retry)))
+        await self._commit(ForceRelease(device, stopped, *(microseconds(seconds) for seconds in retry)))
         self.wakeups.notify(ASSIGNABLE)
 
     async def forget_device(self, device: DeviceRef) -> None:
@@ -353,7 +356,8 @@ def _refused_resolution(outcome: Refused) -> Exception:
         said = "an answer is missing for" if outcome.code == "answers_missing" else "nothing is in doubt about"
         return InvalidInput(f"{said} {outcome.detail}: answer each effect that `interlock reviews` lists")
     early = {
-        "stop_unconfirmed": "may still happen: its host has not confirmed that its processes are gone",
+        "stop_unconfirmed": "may still happen: its host has not confirmed that its processes are gone. Where that host "
+        "is gone for good, see to it yourself and say so with `interlock release HOST/SERIAL --stopped`",
         "not_settled": "may still happen: a request to its tool can outlive the one who made it; wait a little",
     }
     if outcome.code in early:

@@ -330,7 +330,7 @@ def summary(task: ScheduledTask, obstacles: Sequence[str | None]) -> str:
     if task.status != "queued":
         return f"it is {task.status} on {task.running_on}"
     if task.held_for is not None:
-        return f"it is held until {task.held_until:%H:%M:%S} UTC: {task.held_for}"
+        return f"it is held until {task.held_until:%Y-%m-%d %H:%M:%S} UTC: {task.held_for}"
     return _queued_summary(obstacles)
 
 

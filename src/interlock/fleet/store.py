@@ -277,9 +277,14 @@ class SetService:
 
 @dataclass(frozen=True)
 class ForceRelease:
-    """An operator frees a device whatever holds it; a live attempt of it ends as expired. Always audited."""
+    """An operator frees a device whatever holds it; a live attempt of it ends as expired. Always audited.
+
+    With `stopped`, the operator has seen that nothing of any ended attempt on it still runs: what each left in doubt
+    can no longer come about.
+    """
 
     device: DeviceRef
+    stopped: bool = False
     retry_first: int = 1_000_000
     retry_longest: int = 60_000_000
 

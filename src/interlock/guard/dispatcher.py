@@ -11,7 +11,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from interlock.actions import ActionNode, CancellationSignal, DispatchOutcome, RunId
 from interlock.clock import Clock, new_id
@@ -31,7 +30,7 @@ _EVIDENCE_CHARACTERS = 256
 
 
 class Cause(StrEnum):
-    """Why an action did not commit. The first six are definite: nothing was handed over."""
+    """Why an action did not commit. The first seven are definite: nothing was handed over."""
 
     BAD_REFERENCE = "bad_reference"
     BAD_ARGUMENTS = "bad_arguments"
@@ -39,6 +38,7 @@ class Cause(StrEnum):
     NEEDS_APPROVAL = "needs_approval"
     UNKNOWN_TOOL = "unknown_tool"
     CONTRACT_CHANGED = "contract_changed"
+    IN_DOUBT = "in_doubt"
     TOOL_FAILED = "tool_failed"
     HELD_BACK = "held_back"
     WITHDRAWN = "withdrawn"
@@ -57,7 +57,10 @@ class Closing:
 
 @dataclass(frozen=True)
 class Guard:
-    """What stands between one attempt and its device's tools."""
+    """What stands between one attempt and its device's tools.
+
+    `doubts` are the tool ids and the digests of arguments of calls that may have taken place: none is made again.
+    """
 
     tools: Mapping[str, Tool]
     policy: Policy
@@ -66,6 +69,7 @@ class Guard:
     device: DeviceRef
     fence: int
     clock: Clock
+    doubts: frozenset[tuple[str, str]] = frozenset()
 
 
 class _Refused(Exception):
@@ -130,7 +134,7 @@ class ToolDispatcher:
     async def _close(self, call: CallContext, node: ActionNode) -> Closing:
         try:
             arguments = await self._frozen(node)
-            tool = self._permitted(node, json.loads(arguments))
+            tool = self._permitted(node, arguments)
         except _Refused as refused:
             return Closing(DispatchOutcome.FAILED, refused.cause)
         if self._stopped(call):
@@ -153,7 +157,7 @@ class ToolDispatcher:
         except (TypeError, ValueError):
             raise _Refused(Cause.BAD_ARGUMENTS) from None
 
-    def _permitted(self, node: ActionNode, arguments: Mapping[str, Any]) -> Tool:
+    def _permitted(self, node: ActionNode, frozen: str) -> Tool:
         """The tool, where policy lets this call go ahead and the tool is still what the plan was made for."""
         verdict = self._guard.policy.decide(node.tool_id)
         if verdict is not Verdict.ALLOW:
@@ -163,8 +167,10 @@ class ToolDispatcher:
             raise _Refused(Cause.UNKNOWN_TOOL)
         if tool.contract != self._contracts.get(node.tool_id):
             raise _Refused(Cause.CONTRACT_CHANGED)
-        if tool.contract.faults(arguments):
+        if tool.contract.faults(json.loads(frozen)):
             raise _Refused(Cause.BAD_ARGUMENTS)
+        if (node.tool_id, digest(frozen)) in self._guard.doubts:
+            raise _Refused(Cause.IN_DOUBT)
         return tool
 
     async def _effect(self, call: CallContext, tool: Tool, frozen: str) -> Closing:

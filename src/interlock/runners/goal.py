@@ -16,7 +16,7 @@ from interlock.actions import CancellationSignal, SchedulerCheckpoint, StopReaso
 from interlock.clock import Clock, SystemClock
 from interlock.errors import SchedulerError, ToolFailed
 from interlock.fleet.ledger import AttemptLedger
-from interlock.fleet.model import Assignment, DeviceRef, Ending, EndKind, EntryState, GoalWork, History, JournalEntry
+from interlock.fleet.model import Assignment, DeviceRef, Ending, EndKind, GoalWork, History, JournalEntry
 from interlock.guard.canonical import bounded
 from interlock.guard.dispatcher import Guard
 from interlock.guard.journal import Standing, entry_standing
@@ -82,17 +82,19 @@ class GoalRunner:
         agent = _load(work.agent)
         if agent is None:
             return failed(AGENT_UNKNOWN)
-        resumes = getattr(agent, "resumes", False) is True
         record = _record(assignment.history.journal)
-        if record and not resumes:
+        if record and getattr(agent, "resumes", False) is not True:
             doubt = any(past.standing is Standing.IN_DOUBT for past in record)
             return failed(StopReason.REVIEW_REQUIRED if doubt else NOT_RESUMABLE)
         budget = _budget(work, assignment.history, self.clock.elapsed())
         if budget is None:
             return failed(HISTORY_UNREADABLE)
-        guard = Guard(tools, policy, ledger, watch, assignment.device, assignment.fence, self.clock)
+        doubts = frozenset(
+            (past.tool_id, past.arguments_digest) for past in record if past.standing is Standing.IN_DOUBT
+        )
+        guard = Guard(tools, policy, ledger, watch, assignment.device, assignment.fence, self.clock, doubts)
         calls = GoalCalls(guard, budget, self.drain_timeout_seconds, asyncio.get_running_loop().create_future())
-        context = _context(assignment, resumes=resumes)
+        context = GoalContext(assignment.task_id, assignment.number, assignment.device, record)
         end = await self._end(_outcome(agent, work.goal, GoalTools(calls), context), calls, cancellation)
         asked = watch.cancel_requested or assignment.cancel_requested
         return ending_of(end, cancel_asked=asked) if isinstance(end, StopReason) else end
@@ -179,14 +181,6 @@ def _budget(work: GoalWork, history: History, now: float) -> CallBudget | None:
 
 
 def _record(journal: Iterable[JournalEntry]) -> tuple[PastCall, ...]:
-    """The effects that earlier attempts handed over and did not take back."""
-    return tuple(
-        PastCall(entry.action_id, entry.tool_id, entry.arguments_digest, entry_standing(entry))
-        for entry in journal
-        if entry.state is not EntryState.WITHDRAWN
-    )
-
-
-def _context(assignment: Assignment, *, resumes: bool) -> GoalContext:
-    record = _record(assignment.history.journal) if resumes else ()
-    return GoalContext(assignment.task_id, assignment.number, assignment.device, record)
+    """The effects that earlier attempts handed over, but for those that are known not to have happened."""
+    past = [PastCall(each.action_id, each.tool_id, each.arguments_digest, entry_standing(each)) for each in journal]
+    return tuple(call for call in past if call.standing is not Standing.NOT_HANDED_OVER)

@@ -144,8 +144,11 @@ def force_release(tx: Transaction, operation: ForceRelease) -> Outcome:
     if vacating is not None:
         tx.write("delete_vacating", device=device["id"])
         tx.write("insert_idle", device=device["id"])
+    if operation.stopped:
+        tx.write("note_stops", host=operation.device.host, serial=operation.device.serial)
     attempt = lease["attempt"] if lease is not None else vacating["attempt"] if vacating is not None else None
-    tx.write("audit", what="force release", device=device["id"], attempt=attempt)
+    what = "force release, stopped" if operation.stopped else "force release"
+    tx.write("audit", what=what, device=device["id"], attempt=attempt)
     return Applied(number(device, "fence"))
 
 

@@ -529,6 +529,13 @@ SELECT sealed FROM output WHERE task = :task AND action_id = :action_id;
 -- note_stop: Note that everything of an attempt is certainly gone.
 UPDATE attempt SET stopped_at = interlock_now() WHERE id = :attempt AND stopped_at IS NULL;
 
+-- note_stops: Note that everything that left an effect in doubt on a device is certainly gone.
+UPDATE attempt SET stopped_at = interlock_now()
+WHERE stopped_at IS NULL AND ended_at IS NOT NULL AND id IN (
+  SELECT attempt FROM journal
+  WHERE host = :host AND serial = :serial AND answer IS NULL AND (state = 'handed_over' OR outcome = 'review_required')
+);
+
 -- doubts: The effects in doubt of tasks that have ended, oldest first, with what is known of each.
 SELECT
   journal.*, task.label, task.end_status, task.end_reason, attempt.stopped_at, attempt.ended_at AS attempt_ended_at,

@@ -35,10 +35,10 @@ def resolve(tx: Transaction, operation: Resolve) -> Outcome:
 def _check(tx: Transaction, operation: Resolve, doubts: list[Row]) -> None:
     """Every doubt is answered, nothing else is, and no *did not happen* comes before it can be true."""
     wanted = {(text(doubt, "run_id"), text(doubt, "action_id")) for doubt in doubts}
-    if missing := wanted - operation.answers.keys():
-        raise Refusal("answers_missing", ", ".join(sorted(action for _, action in missing)))
     if unknown := operation.answers.keys() - wanted:
         raise Refusal("not_in_doubt", ", ".join(sorted(action for _, action in unknown)))
+    if missing := wanted - operation.answers.keys():
+        raise Refusal("answers_missing", ", ".join(sorted(action for _, action in missing)))
     for doubt in doubts:
         answer = operation.answers[text(doubt, "run_id"), text(doubt, "action_id")]
         if answer == ReviewAnswer.DID_NOT_HAPPEN:
