@@ -35,14 +35,15 @@ GUIDE = Path(__file__).parents[2] / "docs" / "actions.md"
                 "refused: 5 calls asked for, 4 left",
             ],
         ),
+        (2, ["review_required review_required", "completed ['letter-1', 'letter-2', 'letter-3']"]),
     ],
-    ids=["first", "agent"],
+    ids=["first", "agent", "going on"],
 )
 def test_each_example_of_the_guide_runs_as_it_stands(
     number: int, printed: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     examples = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
-    assert len(examples) == 2
+    assert len(examples) == 3
     exec(compile(examples[number], str(GUIDE), "exec"), {"__name__": "guide"})  # noqa: S102 - it is our own guide
     assert capsys.readouterr().out.splitlines() == printed
 

@@ -124,7 +124,7 @@ async def test_did_not_happen_waits_for_the_confirmed_stop_and_happened_does_not
     assert session.host == "h1"
 
 
-@pytest.mark.contract("F-106")
+@pytest.mark.contract("F-115")
 async def test_an_operator_who_saw_that_nothing_runs_confirms_the_stop_on_that_device_alone(pool: Pool) -> None:
     session, task = await doubtful(pool, stopped=False)
     await pool.host("h2", shell("d1"))
