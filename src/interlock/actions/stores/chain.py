@@ -10,9 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from operator import attrgetter, ge
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from interlock.actions.checkpoint import ActionState, SchedulerCheckpoint
 from interlock.actions.codes import Code
@@ -34,16 +33,14 @@ _MOVES: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One save: JSON on one line, and its seal."""
 
     seal: str
     body: str
 
 
-@dataclass(frozen=True, slots=True)
-class Tip:
+class Tip(NamedTuple):
     """The end of a chain: how many records there are, the last one's seal, and the snapshot that they add up to."""
 
     sequence: int
@@ -79,10 +76,18 @@ def successor(tip: Tip, checkpoint: SchedulerCheckpoint) -> tuple[Record, Tip] |
     for key, old, new in checkpoint.packed.changes_from(last.packed):
         if (old, new) not in _MOVES:
             return None
-        changed.append((key, new))
-    content = {"sequence": tip.sequence + 1, "changed": changed, "stop_reason": checkpoint.stop_reason}
-    content.update(zip(_NUMBERS, _numbers(checkpoint), strict=True))
-    return _extended(tip, checkpoint, _encoded(content))
+        changed.append(f'["{key}","{new}"]')
+    return _extended(tip, checkpoint, _difference(tip.sequence + 1, changed, checkpoint))
+
+
+def _difference(sequence: int, changed: Iterable[str], checkpoint: SchedulerCheckpoint) -> str:
+    """What changed, as JSON. Written out, which costs a third of an encoder: nothing in it needs to be escaped."""
+    actions, units, elapsed_ns = _numbers(checkpoint)
+    reason = "null" if checkpoint.stop_reason is None else f'"{checkpoint.stop_reason}"'
+    return (
+        f'{{"sequence":{sequence},"changed":[{",".join(changed)}],"stop_reason":{reason},'
+        f'"admitted_actions":{actions},"reserved_units":{units},"elapsed_ns":{elapsed_ns}}}'
+    )
 
 
 def _extended(tip: Tip, checkpoint: SchedulerCheckpoint, body: str) -> tuple[Record, Tip]:
