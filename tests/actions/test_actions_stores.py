@@ -291,6 +291,7 @@ async def test_a_file_whose_records_were_altered_moved_or_left_out_is_refused(tm
         good + b"{}\n",
         good + b"\x00" * 20 + b"\n",
         good[:-20] + b"\n",
+        good[:-1] + b"x",
         b"\xff" + good,
     ]
     for wrong in altered:

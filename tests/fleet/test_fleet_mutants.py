@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mutants.run import Edit, Mutant, Verdict, judge, mutants
+from mutants.run import ROOT, Edit, Mutant, Verdict, judge, mutants
 
 FENCE = [mutant for mutant in mutants() if mutant.fence]
 UNCHANGED = Mutant("unchanged", (), tuple(sorted({test for mutant in FENCE for test in mutant.tests})))
@@ -30,6 +30,12 @@ def test_a_mutant_whose_text_is_not_there_once_is_no_kill() -> None:
     for old in ("no such text", "lease"):
         edit = Edit("src/interlock/stores/leases.py", old, "")
         assert judge(replace(UNCHANGED, edits=(edit,))) is Verdict.NOT_FOUND
+
+
+def test_each_text_of_the_list_is_there_once() -> None:
+    edits = [(mutant.name, edit) for mutant in mutants() for edit in mutant.edits]
+    found = {name: (ROOT / edit.file).read_text("utf-8").count(edit.old) for name, edit in edits}
+    assert {name: times for name, times in found.items() if times != 1} == {}
 
 
 def test_tests_that_are_not_there_kill_nothing() -> None:

@@ -25,6 +25,15 @@ ONLY_POSTGRES = {
     "xact_status",
     "connections",
     "resume_clock",
+    "tasks_known",
+    "submit_tasks",
+    "shapes_named",
+    "attempts_known",
+    "tasks_to_grant",
+    "devices_to_grant",
+    "grant_attempts",
+    "attempts_to_end",
+    "end_attempts",
 }
 
 

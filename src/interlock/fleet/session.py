@@ -18,6 +18,7 @@ from interlock.fleet.model import (
     Ending,
     EndKind,
     HandOver,
+    History,
     HostId,
     LeaseId,
     RunSave,
@@ -131,24 +132,24 @@ class HostSession:
         return outcome.value if isinstance(outcome.value, tuple) else ()
 
     async def _assignment(self, lease_id: str, lease_seconds: float) -> Assignment:
-        (attempt,) = await self._store.rows("attempt_by_lease", lease=lease_id)
-        (task,) = await self._store.rows("task", task=attempt["task"])
-        (device,) = await self._store.rows("device", host=attempt["host"], serial=attempt["serial"])
-        emit(Event.TASK_DISPATCHED, task=str(task["id"]), attempt=str(attempt["id"]))
-        self._wakeups.notify(task_topic(str(task["id"])))
+        (row,) = await self._store.rows("assignment", lease=lease_id)
+        task_id, attempt_id, number = str(row["task"]), str(row["attempt"]), int(str(row["number"]))
+        emit(Event.TASK_DISPATCHED, task=task_id, attempt=attempt_id)
+        self._wakeups.notify(task_topic(task_id))
+        begins = number == 1 and row["predecessor"] is None
         return Assignment(
-            task_id=TaskId(str(task["id"])),
-            attempt_id=AttemptId(str(attempt["id"])),
+            task_id=TaskId(task_id),
+            attempt_id=AttemptId(attempt_id),
             lease_id=LeaseId(lease_id),
-            number=int(str(attempt["number"])),
-            device=DeviceRef(self.host, str(attempt["serial"])),
-            driver_type=str(device["driver_type"]),
-            fence=int(str(attempt["fence"])),
-            work=await reading.work(self._store, task, self._open),
-            history=await reading.history(self._store, str(task["id"])),
+            number=number,
+            device=DeviceRef(self.host, str(row["serial"])),
+            driver_type=str(row["driver_type"]),
+            fence=int(str(row["fence"])),
+            work=await reading.work(self._store, row, self._open),
+            history=History() if begins else await reading.history(self._store, task_id),
             lease_seconds=lease_seconds,
             renew_seconds=self._settings.renew_every_seconds,
-            cancel_requested=task["cancel_requested_at"] is not None,
+            cancel_requested=row["cancel_requested_at"] is not None,
         )
 
     async def renew(self, lease_id: LeaseId) -> Renewal:

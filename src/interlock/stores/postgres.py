@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import TypeVar
 
 import psycopg
@@ -27,6 +28,7 @@ from interlock.stores.inbox import Batch
 from interlock.stores.lanes import SWEEP, Lane, LaneKind, kind_of
 from interlock.stores.leases import end_expired, end_sweep
 from interlock.stores.operations import do
+from interlock.stores.postgres_batches import Raced, done_together
 from interlock.stores.postgres_locks import lock_first, lock_order
 from interlock.stores.postgres_schema import as_refused, migrate, place_of
 from interlock.stores.postgres_transaction import (
@@ -185,12 +187,23 @@ class PostgresStore:
             return [[self._swept(each) for each in batch.operations if isinstance(each, Sweep)] for batch in batches]
         operations = [operation for batch in batches for operation in batch.operations]
 
-        def once() -> Sequence[list[Outcome] | BaseException]:
+        def together() -> Sequence[list[Outcome] | BaseException]:
             with self._transaction(pool, exact=self._must_count(operations)) as tx:
-                lock_first(tx, operations)
-                return _done(tx, batches)
+                outcomes = done_together(tx, operations)
+                return one_after_another(tx) if outcomes is None else _by_caller(outcomes, batches)
 
-        return self._patiently(once)
+        def apart() -> Sequence[list[Outcome] | BaseException]:
+            with self._transaction(pool, exact=self._must_count(operations)) as tx:
+                return one_after_another(tx)
+
+        def one_after_another(tx: PostgresTransaction) -> Sequence[list[Outcome] | BaseException]:
+            lock_first(tx, operations)
+            return _done(tx, batches)
+
+        try:
+            return self._patiently(together)
+        except Raced:
+            return self._patiently(apart)
 
     def _swept(self, sweep: Sweep) -> Outcome:
         """A sweep is many small transactions: one that held several leases would stand in everybody's way."""
@@ -316,6 +329,12 @@ def _end_sweep(tx: PostgresTransaction) -> None:
     tx.lock("lock_upkeep")
     end_sweep(tx)
     tx.write("upkeep_tick")
+
+
+def _by_caller(outcomes: Iterable[Outcome], batches: list[Batch]) -> list[list[Outcome]]:
+    """The outcomes of all operations, to each caller those of its own."""
+    left = iter(outcomes)
+    return [list(islice(left, len(batch.operations))) for batch in batches]
 
 
 def _done(tx: PostgresTransaction, batches: list[Batch]) -> list[list[Outcome] | BaseException]:

@@ -24,9 +24,12 @@ from interlock.stores.transaction import Transaction
 _UnderLease = Renew | SaveRun | HandOverEffect | WithdrawEffect | SettleCall
 
 
-def lock_first(tx: Transaction, operations: Sequence[Operation]) -> None:
-    """Lock what several operations share a commit for, all in the one order, before the first of them is done."""
-    if len(operations) == 1:
+def lock_first(tx: Transaction, operations: Sequence[Operation], *, always: bool = False) -> None:
+    """Lock what several operations share a commit for, all in the one order, before the first of them is done.
+
+    One alone locks for itself as it goes, unless it is `always` to be done here.
+    """
+    if len(operations) == 1 and not always:
         return
     grants = [operation for operation in operations if isinstance(operation, Grant)]
     if grants:

@@ -115,6 +115,33 @@ INSERT INTO task (
   :idempotency_key, :max_attempts, :submitted_at, :not_before, :queue_timeout
 ) ON CONFLICT DO NOTHING RETURNING seq;
 
+-- tasks_known (postgres): Of several tasks, those that are there already, by their ids or by their submitters' keys.
+SELECT id FROM task WHERE id = ANY(:tasks)
+UNION ALL
+SELECT task.id FROM task
+JOIN unnest(CAST(:submitters AS TEXT[]), CAST(:keys AS TEXT[])) AS given (submitter, key)
+  ON task.submitter = given.submitter AND task.idempotency_key = given.key;
+
+-- submit_tasks (postgres): Keep several submitted tasks, and offer them.
+WITH given AS (
+  SELECT * FROM jsonb_to_recordset(CAST(:given AS JSONB)) AS given (
+    place BIGINT, task TEXT, kind TEXT, label TEXT, sealed TEXT, body_digest TEXT, driver_type TEXT, tags TEXT, pin TEXT,
+    rank BIGINT, submitter TEXT, priority BIGINT, idempotency_key TEXT, max_attempts BIGINT, submitted_at BIGINT,
+    queue_timeout BIGINT, shape BIGINT
+  )
+), made AS (
+  INSERT INTO task (
+    id, kind, label, sealed, body_digest, driver_type, tags, pin, rank, submitter, priority, idempotency_key,
+    max_attempts, submitted_at, queue_timeout
+  )
+  SELECT task, kind, label, sealed, body_digest, driver_type, tags, pin, rank, submitter, priority, idempotency_key,
+    max_attempts, submitted_at, queue_timeout
+  FROM given ORDER BY place ON CONFLICT DO NOTHING RETURNING id, seq
+)
+INSERT INTO ready (task, shape, pin, rank, seq, until)
+SELECT given.task, given.shape, given.pin, given.rank, made.seq, interlock_now() + given.queue_timeout
+FROM given JOIN made ON made.id = given.task;
+
 -- strategy: Which strategy gave the queued tasks their ranks, and the rank that was last granted.
 SELECT name, granted_rank FROM strategy WHERE id = 1;
 
@@ -174,6 +201,9 @@ SELECT id FROM shape WHERE wanted = :wanted;
 
 -- shape (postgres): The id of a shape, which nobody drops until this transaction ends.
 SELECT id FROM shape WHERE wanted = :wanted FOR KEY SHARE;
+
+-- shapes_named (postgres): The same for several, in the order of their ids.
+SELECT id, wanted FROM shape WHERE wanted = ANY(:wanted) ORDER BY id FOR KEY SHARE;
 
 -- lock_shapes (postgres): Nobody else makes a shape until this transaction ends.
 SELECT pg_advisory_xact_lock(7304, 2);
@@ -338,12 +368,85 @@ SELECT * FROM attempt WHERE id = :attempt;
 -- attempt_by_lease: The attempt that a lease belongs or belonged to.
 SELECT * FROM attempt WHERE lease = :lease;
 
+-- assignment: What a host is told under a lease: the attempt, its device, and what the task asks for.
+SELECT attempt.id AS attempt, attempt.number, attempt.serial, attempt.fence, device.driver_type, task.id AS task,
+  task.kind, task.sealed, task.workflow, task.predecessor, task.cancel_requested_at
+FROM attempt JOIN task ON task.id = attempt.task JOIN device ON device.id = attempt.device
+WHERE attempt.lease = :lease;
+
 -- attempts_by_claim: The attempts that one claim took.
 SELECT * FROM attempt WHERE claim_id = :claim_id ORDER BY id;
 
 -- insert_attempt: Put an attempt on record.
 INSERT INTO attempt (id, lease, task, number, device, host, serial, fence, assigned_at)
 VALUES (:attempt, :lease, :task, :number, :device, :host, :serial, :fence, interlock_now());
+
+-- attempts_known (postgres): Of several attempts, those that are there already.
+SELECT id FROM attempt WHERE id = ANY(:attempts);
+
+-- tasks_to_grant (postgres): Of several tasks those that are offered, locked in the one order, each with its next number.
+SELECT ready.task, ready.until, task.driver_type, task.tags, task.pin,
+  (SELECT coalesce(max(attempt.number), 0) + 1 FROM attempt WHERE attempt.task = ready.task) AS number
+FROM ready JOIN task ON task.id = ready.task
+WHERE ready.task = ANY(:tasks) ORDER BY ready.task FOR UPDATE OF ready;
+
+-- devices_to_grant (postgres): Several devices, with what makes them candidates.
+SELECT device.*, host.last_beat_at, idle.since AS idle_since
+FROM device JOIN host ON host.id = device.host LEFT JOIN idle ON idle.device = device.id
+WHERE device.id = ANY(:devices);
+
+-- grant_attempts (postgres): Bind several tasks and devices, all of which are locked, by new attempts with their leases.
+WITH given AS (
+  SELECT * FROM jsonb_to_recordset(CAST(:given AS JSONB)) AS given (
+    attempt TEXT, lease TEXT, task TEXT, device TEXT, number BIGINT, ttl BIGINT
+  )
+), left_queue AS (
+  DELETE FROM ready USING given WHERE ready.task = given.task
+), taken AS (
+  DELETE FROM idle USING given WHERE idle.device = given.device RETURNING idle.device, idle.since
+), raised AS (
+  UPDATE device SET fence = fence + 1, took = taken.since - granted_at, granted_at = interlock_now()
+  FROM taken WHERE device.id = taken.device RETURNING device.id, device.host, device.serial, device.fence
+), made AS (
+  INSERT INTO attempt (id, lease, task, number, device, host, serial, fence, assigned_at)
+  SELECT given.attempt, given.lease, given.task, given.number, given.device, raised.host, raised.serial, raised.fence,
+    interlock_now()
+  FROM given JOIN raised ON raised.id = given.device
+)
+INSERT INTO lease (id, attempt, task, device, host, state, expires_at)
+SELECT given.lease, given.attempt, given.task, given.device, raised.host, 'assigned', interlock_now() + given.ttl
+FROM given JOIN raised ON raised.id = given.device;
+
+-- attempts_to_end (postgres): The attempts of several leases, with the leases that are live and their tasks.
+SELECT attempt.lease, attempt.id AS attempt, attempt.host AS attempt_host, attempt.report, lease.state, lease.host,
+  lease.expires_at, lease.device, lease.task, task.counted, task.max_attempts, task.uncounted, task.cancel_requested_at
+FROM attempt LEFT JOIN lease ON lease.id = attempt.lease LEFT JOIN task ON task.id = lease.task
+WHERE attempt.lease = ANY(:leases);
+
+-- end_attempts (postgres): Close several attempts, whose devices and leases are locked, each with its task.
+WITH given AS (
+  SELECT * FROM jsonb_to_recordset(CAST(:given AS JSONB)) AS given (
+    lease TEXT, attempt TEXT, device TEXT, task TEXT, occupancy TEXT, stopped BOOLEAN, end_kind TEXT, reason TEXT,
+    report TEXT, status TEXT, task_reason TEXT, result TEXT
+  )
+), unbound AS (
+  DELETE FROM lease USING given WHERE lease.id = given.lease
+), freed AS (
+  INSERT INTO idle (device, since) SELECT device, interlock_now() FROM given WHERE occupancy = 'idle'
+), vacated AS (
+  INSERT INTO vacating (device, state, since, attempt)
+  SELECT device, occupancy, interlock_now(), attempt FROM given WHERE occupancy <> 'idle'
+), worked AS (
+  UPDATE device SET losses = 0 FROM given WHERE device.id = given.device AND device.losses > 0
+), ended AS (
+  UPDATE task SET ended_at = interlock_now(), end_status = given.status, end_reason = given.task_reason,
+    result = given.result
+  FROM given WHERE task.id = given.task AND task.end_status IS NULL RETURNING task.id
+)
+UPDATE attempt SET ended_at = interlock_now(), end_kind = given.end_kind, end_reason = given.reason,
+  report = given.report, stopped_at = CASE WHEN given.stopped THEN interlock_now() ELSE attempt.stopped_at END
+FROM given JOIN ended ON ended.id = given.task
+WHERE attempt.id = given.attempt AND attempt.ended_at IS NULL;
 
 -- claim_attempt: Note when and by which claim an attempt was taken.
 UPDATE attempt SET claimed_at = interlock_now(), claim_id = :claim_id WHERE id = :attempt AND claimed_at IS NULL;

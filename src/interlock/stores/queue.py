@@ -81,11 +81,17 @@ def _rank(tx: Transaction, ranker: Ranker, submission: Submission) -> int:
     if uses_history(ranker):
         share = tx.row("share", submitter=submission.submitter)
         submission = replace(submission, submitter_rank=None if share is None else number(share, "rank"))
+    rank = checked_rank(ranker, submission)
+    if uses_history(ranker):
+        tx.write("keep_share", submitter=submission.submitter, rank=rank)
+    return rank
+
+
+def checked_rank(ranker: Ranker, submission: Submission) -> int:
+    """The rank that a strategy gives, which has to be one."""
     rank = ranker.rank(submission)
     if isinstance(rank, bool) or not isinstance(rank, int) or abs(rank) >= _RANK_BOUND:
         raise Refusal("invalid_rank", "the strategy gave a rank that is no whole number of 64 bits: mend the strategy")
-    if uses_history(ranker):
-        tx.write("keep_share", submitter=submission.submitter, rank=rank)
     return rank
 
 
