@@ -45,7 +45,8 @@ with store_of(kind, pathlib.Path(folder) / "new" / "deep").claim(RUN) as saves:
 """
 FLEET = """
 import asyncio, os, pathlib, sys
-from interlock.app import AppSettings, _prepare
+from interlock.app import _prepare
+from interlock.app.settings import AppSettings
 from interlock.fleet.store import Define
 from interlock.stores.sqlite import SqliteStore
 

@@ -386,6 +386,23 @@ async def test_the_time_that_a_claim_waited_is_added_to_what_its_lease_is_good_f
     assert lease["expires_at"] == pool.clock.now() + 60_000_000
 
 
+@pytest.mark.contract("F-44")
+async def test_f47_what_still_waits_for_a_generation_that_is_gone_takes_nothing(pool: Pool) -> None:
+    await pool.host("h1", shell("d1"))
+    before = await pool.fleet.host("credential of h1")
+    after = await pool.fleet.host("credential of h1")
+    waiting = asyncio.create_task(before.claim("claim-1", 1, 20.0))
+    await after.beat("boot-1", "gen-2", [shell("d1")])
+    task = await pool.goal()
+    await pool.scheduler.assign()
+    assert await before.claim("claim-2", 1, 0.0) == []
+    assert await pool.status(task) == "assigned"
+    (assignment,) = await after.claim("claim-3", 1, 0.0)
+    assert assignment.task_id == task
+    pool.fleet.wakeups.end()
+    assert await waiting == []
+
+
 @pytest.mark.contract("F-32")
 async def test_a_lost_answer_is_found_again_by_a_claim_that_would_wait(pool: Pool) -> None:
     session = await pool.host("h1", shell("d1"))

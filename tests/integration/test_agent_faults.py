@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from interlock.app import BOOT_ID, InstalledDefinitions, LocalIdentity
+from interlock.app import InstalledDefinitions
+from interlock.app.host import BOOT_ID, LocalIdentity
 from interlock.errors import Unavailable
 from interlock.fleet import Fleet, FleetSettings, GoalRequest, SubmitRequest, TaskScheduler, WorkflowRequest
 from interlock.fleet.agent import AgentSettings, HostAgent

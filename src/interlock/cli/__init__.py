@@ -17,25 +17,31 @@ import typer
 
 from interlock import __version__
 from interlock.api.local import data_directory
-from interlock.cli import devices, doctor, reviews, tasks, tools
+from interlock.cli import devices, doctor, halves, reviews, tasks, tools
 from interlock.cli.options import (
+    DEFAULT_PORT,
+    AgentPath,
     AsJson,
     Data,
     Database,
+    DeviceFile,
+    Devices,
     Inputs,
     KeepHistory,
     Policy,
+    Port,
     QueueDepth,
     QueueTimeout,
     Strategy,
     Tags,
+    fleet_settings,
+    given_token,
 )
 from interlock.cli.output import Exit, exit_of, print_error
 from interlock.cli.stopping import take_interrupts
 from interlock.errors import InterlockError
 from interlock.fleet.settings import FleetSettings
 
-DEFAULT_PORT = 7410
 EXITS = (
     "Exit codes: 0 done; 1 the task failed or was cancelled, or the check found something; 2 bad input or usage; "
     "3 not found; 4 refused now; 5 the control plane is not reachable, the database is held, or the disk is full; "
@@ -78,20 +84,11 @@ def up(  # noqa: PLR0913 - one parameter for each option
     *,
     data: Data = None,
     database: Database = None,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = DEFAULT_PORT,
-    device: Annotated[
-        list[str],
-        typer.Option("--device", metavar="SERIAL[:DRIVER][:TAG,TAG]", help="A device of this machine. Repeatable."),
-    ] = [],  # noqa: B006 - typer copies it
-    device_file: Annotated[
-        Optional[Path],  # noqa: UP045 - typer reads this at run time
-        typer.Option("--devices", metavar="FILE", help="The devices, as a YAML list."),
-    ] = None,
+    port: Port = DEFAULT_PORT,
+    device: Devices = [],  # noqa: B006 - typer copies it
+    device_file: DeviceFile = None,
     policy: Policy = None,
-    agent_path: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--agent-path", metavar="DIR", help="Where agents are found; else the current directory."),
-    ] = None,
+    agent_path: AgentPath = None,
     strategy: Strategy = FleetSettings.strategy,
     max_queue_depth: QueueDepth = FleetSettings.max_queue_depth,
     queue_timeout: QueueTimeout = None,
@@ -103,9 +100,9 @@ def up(  # noqa: PLR0913 - one parameter for each option
     Ctrl-C once finishes what is in flight and stops; twice stops at once.
     """
     # These load a server, which no other command waits for.
-    from interlock.app import AppSettings  # noqa: PLC0415
+    from interlock.app.settings import AppSettings  # noqa: PLC0415
+    from interlock.cli import working  # noqa: PLC0415
     from interlock.cli.local_host import chosen_devices, chosen_policy  # noqa: PLC0415
-    from interlock.cli.up import serve  # noqa: PLC0415
 
     settings = AppSettings(
         data=(data or data_directory()).absolute(),
@@ -113,15 +110,11 @@ def up(  # noqa: PLR0913 - one parameter for each option
         policy=chosen_policy(policy),
         agent_path=(agent_path or Path.cwd()).absolute(),
         port=port,
+        token=given_token(),
         database=database,
-        fleet=FleetSettings(
-            strategy=strategy,
-            max_queue_depth=max_queue_depth,
-            queue_timeout_seconds=queue_timeout,
-            keep_history_seconds=None if keep_history is None else keep_history * 86_400,
-        ),
+        fleet=fleet_settings(strategy, max_queue_depth, queue_timeout, keep_history),
     )
-    asyncio.run(serve(settings, as_json=as_json))
+    asyncio.run(working.run_both(settings, as_json=as_json))
 
 
 def run(
@@ -157,6 +150,9 @@ def demo(*, as_json: AsJson = False) -> None:
 _COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
     ("demo", demo),
     ("up", up),
+    ("serve", halves.serve),
+    ("host", halves.host),
+    ("host-token", halves.host_token),
     ("submit", tasks.submit),
     ("tasks", tasks.tasks),
     ("show", tasks.show),

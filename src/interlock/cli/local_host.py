@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from interlock.api.wire import request_of
-from interlock.app import DeviceSettings
+from interlock.app.settings import DeviceSettings
 from interlock.cli.options import read_yaml
 from interlock.errors import InvalidInput
 from interlock.fleet.model import DeviceRef, HostId, checked_tags

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Optional
@@ -10,9 +11,10 @@ from typing import Annotated, Any, Optional
 import typer
 import yaml
 
+from interlock.api import local as api
 from interlock.api.local import VARIABLE
 from interlock.errors import InvalidInput
-from interlock.fleet.settings import LONGEST_WAIT_SECONDS
+from interlock.fleet.settings import LONGEST_WAIT_SECONDS, FleetSettings
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, errors too.")]
 Data = Annotated[
@@ -60,7 +62,38 @@ KeepHistory = Annotated[
         "--keep-history", metavar="DAYS", min=0.001, max=36_500, help="Forget tasks that ended so many days ago."
     ),
 ]
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")]
+DEFAULT_PORT = 7410
+Devices = Annotated[
+    list[str],
+    typer.Option("--device", metavar="SERIAL[:DRIVER][:TAG,TAG]", help="A device of this machine. Repeatable."),
+]
+DeviceFile = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--devices", metavar="FILE", help="The devices, as a YAML list."),
+]
+AgentPath = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--agent-path", metavar="DIR", help="Where agents are found; else the current directory."),
+]
 Tags = Annotated[list[str], typer.Option("--tag", "-t", metavar="TAG", help="A tag. Repeatable.")]
+
+
+def fleet_settings(
+    strategy: str, max_queue_depth: int, queue_timeout: float | None, keep_history_days: float | None
+) -> FleetSettings:
+    """The numbers of a fleet, as options name them."""
+    return FleetSettings(
+        strategy=strategy,
+        max_queue_depth=max_queue_depth,
+        queue_timeout_seconds=queue_timeout,
+        keep_history_seconds=None if keep_history_days is None else keep_history_days * 86_400,
+    )
+
+
+def given_token() -> str | None:
+    """The token that people and programs are to send, where the environment names one."""
+    return os.environ.get(api.TOKEN_VARIABLE) or None
 
 
 def read_text(path: Path) -> str:

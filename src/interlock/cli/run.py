@@ -17,7 +17,8 @@ from rich.live import Live
 from rich.table import Table
 
 from interlock.api.wire import encoded
-from interlock.app import AppSettings, DeviceSettings, InstalledDefinitions, Running, running
+from interlock.app import InstalledDefinitions, Running, running
+from interlock.app.settings import AppSettings, DeviceSettings
 from interlock.cli.local_host import chosen_policy
 from interlock.cli.options import parsed_inputs, read_text
 from interlock.cli.output import Exit, print_json, table, tell, to_person, word

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from interlock.clock import Clock, SystemClock, jitter, new_id
-from interlock.errors import InterlockError, LeaseSuperseded, Unavailable
+from interlock.errors import InterlockError, LeaseSuperseded, NotPermitted, Unavailable
 from interlock.fleet.attempt import AttemptKeeper, Workers
 from interlock.fleet.model import Assignment, Ending, EndKind, LeaseId
 from interlock.fleet.service import HostService
@@ -38,10 +38,14 @@ class HostIdentity(Protocol):
 
 @dataclass(frozen=True)
 class AgentSettings:
-    """How long a held attempt may take to come to its next save, and one that was told to stop to end."""
+    """How long a held attempt may take to come to its next save, and one that was told to stop to end.
+
+    `meet_seconds`: how long the control plane may take to hear of this host at all, None for ever.
+    """
 
     drain_seconds: float = 30.0
     stop_seconds: float = 5.0
+    meet_seconds: float | None = None
 
 
 @dataclass
@@ -68,9 +72,16 @@ class HostAgent:
         self._cleared: Mapping[str, bool] = {}
         self._holding = asyncio.Event()
         self._beat_now = asyncio.Event()
+        # Set once the control plane has heard of this host.
+        self.met = asyncio.Event()
 
     async def run(self) -> None:
-        """End what a predecessor left, then beat and claim until cancelled or held."""
+        """End what a predecessor left, then beat and claim until cancelled or held.
+
+        Raises:
+            NotPermitted: the control plane does not know this host.
+            InterlockError: it has not taken the first beat in time.
+        """
         self._cleared = await self.workers.clear_predecessors()
         await self._meet()
         async with asyncio.TaskGroup() as group:
@@ -103,12 +114,25 @@ class HostAgent:
 
     async def _meet(self) -> None:
         """The first beat, until it is heard; then give back what a predecessor held."""
-        while (answer := await self._beat()) is None:
-            await self.clock.sleep(jitter(RETRY_SECONDS))
+        answer = await self._first_beat()
+        self.met.set()
         for lease in answer.leases:
             if lease.state == "claimed":
                 await self._give_back(LeaseId(lease.lease_id), lease.serial)
         await self._beat()
+
+    async def _first_beat(self) -> BeatAnswer:
+        began, patience = self.clock.elapsed(), self.settings.meet_seconds
+        while True:
+            try:
+                return await self._heard()
+            except NotPermitted:
+                raise
+            except InterlockError as error:
+                emit(Event.BEAT_FAILED, code=error.code)
+                if patience is not None and self.clock.elapsed() - began >= patience:
+                    raise
+            await self.clock.sleep(jitter(RETRY_SECONDS))
 
     async def _give_back(self, lease_id: LeaseId, serial: str) -> None:
         gone = self._cleared.get(serial, False)
@@ -125,12 +149,15 @@ class HostAgent:
     async def _beat(self) -> BeatAnswer | None:
         """One beat. A failed one is not a loss: the next may be heard."""
         try:
-            answer = await self.session.beat(self.identity.boot_id, self.identity.generation, self.devices)
-            await self._vacate(answer)
+            return await self._heard()
         except InterlockError as error:
             emit(Event.BEAT_FAILED, code=error.code)
             self._intervals.beat = RETRY_SECONDS
             return None
+
+    async def _heard(self) -> BeatAnswer:
+        answer = await self.session.beat(self.identity.boot_id, self.identity.generation, self.devices)
+        await self._vacate(answer)
         self._intervals.beat = answer.beat_every_seconds
         for lease in answer.leases:
             keeper = self._keepers.get(lease.serial)

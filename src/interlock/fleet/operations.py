@@ -129,16 +129,25 @@ class Fleet:
             message = f"a host's credential is at least {SHORTEST_CREDENTIAL} characters of chance"
             raise InvalidInput(message)
         host = DeviceRef.parse(f"{name}/0").host
+        if host != name:
+            message = f"{name!r} is not a host's name: it has no slash"
+            raise InvalidInput(message)
         await self._commit(RegisterHost(host, token_hash(credential)))
 
     async def host(self, credential: str) -> HostSession:
         """The session of the host that this credential belongs to. Raises `NotPermitted`."""
         rows = await self.store.rows("host_by_token", token_hash=token_hash(credential))
         if not rows:
-            message = "the host's credential is not known: register the host, or give it its present credential"
+            message = "the host's token is not known: use its present one, or make one with `interlock host-token NAME`"
             raise NotPermitted(message)
         return HostSession(
-            HostId(str(rows[0]["id"])), self.store, self.settings, self.wakeups, self._sealer, self._clock
+            HostId(str(rows[0]["id"])),
+            str(rows[0]["generation"] or ""),
+            store=self.store,
+            settings=self.settings,
+            wakeups=self.wakeups,
+            sealer=self._sealer,
+            clock=self._clock,
         )
 
     async def submit(self, request: SubmitRequest) -> TaskId:
@@ -240,7 +249,7 @@ class Fleet:
             with self.wakeups.registered(task_topic(task_id)) as changed:
                 task = await reading.scheduled_task(self.store, task_id, self._open)
                 left = deadline - self._clock.elapsed()
-                if task.ended_at is not None or left <= 0:
+                if task.ended_at is not None or left <= 0 or self.wakeups.ended:
                     return task
                 await wait_at_most(changed, min(left, BACKSTOP_SECONDS))
 

@@ -62,9 +62,18 @@ class HostSession:
     """One host's way into the fleet. See `interlock.fleet.service.HostService`."""
 
     def __init__(
-        self, host: HostId, store: Store, settings: FleetSettings, wakeups: Wakeups, sealer: Sealer, clock: Clock
+        self,
+        host: HostId,
+        generation: str,
+        *,
+        store: Store,
+        settings: FleetSettings,
+        wakeups: Wakeups,
+        sealer: Sealer,
+        clock: Clock,
     ) -> None:
         self.host = host
+        self._generation = generation
         self._store = store
         self._settings = settings
         self._wakeups = wakeups
@@ -75,6 +84,7 @@ class HostSession:
         """See `HostService.beat`."""
         checked = checked_reports(self.host, devices)
         outcome = await self._commit(Beat(self.host, boot_id, generation, checked))
+        self._generation = generation
         leases, vacating = outcome.value if isinstance(outcome.value, tuple) else ((), ())
         emit(Event.HOST_SEEN, host=self.host, devices=len(devices))
         self._wakeups.notify(ASSIGNABLE)
@@ -108,7 +118,7 @@ class HostSession:
                     found = [await self._readable(lease, left / MICROSECONDS + waited) for lease, left in taken]
                     return [assignment for assignment in found if assignment is not None]
                 left = deadline - self._clock.elapsed()
-                if left <= 0:
+                if left <= 0 or self._wakeups.ended:
                     return []
                 await wait_at_most(changed, min(left, BACKSTOP_SECONDS))
 
@@ -128,7 +138,7 @@ class HostSession:
         ):
             return ()
         ttl = microseconds(self._settings.lease_ttl_seconds)
-        outcome = await self._commit(Claim(self.host, claim_id, limit, ttl))
+        outcome = await self._commit(Claim(self.host, claim_id, limit, ttl, self._generation))
         return outcome.value if isinstance(outcome.value, tuple) else ()
 
     async def _assignment(self, lease_id: str, lease_seconds: float) -> Assignment:

@@ -122,12 +122,16 @@ class Grant:
 
 @dataclass(frozen=True)
 class Claim:
-    """Take up to `limit` assigned attempts of a host. The same `claim_id` again gives the same ones."""
+    """Take up to `limit` assigned attempts of a host. The same `claim_id` again gives the same ones.
+
+    What waits in the name of a `generation` that has been followed by another takes nothing: nobody would run it.
+    """
 
     host: HostId
     claim_id: str
     limit: int
     lease_ttl: int
+    generation: str
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,15 @@ class Wakeups:
 
     def __init__(self) -> None:
         self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        # Set where nobody is to wait any longer: who serves others is about to stop.
+        self.ended = False
+
+    def end(self) -> None:
+        """Have everybody who waits look once more and leave."""
+        self.ended = True
+        for events in self._waiting.values():
+            for event in events:
+                event.set()
 
     def notify(self, *topics: str) -> None:
         """Wake everybody who waits for one of the topics."""

@@ -106,7 +106,8 @@ def claim(tx: Transaction, operation: Claim) -> Outcome:
     if before:
         return _claimed_before(tx, operation, before)
     taken: list[tuple[str, int]] = []
-    for lease in tx.rows("lock_leases_to_claim", host=operation.host, most=operation.limit):
+    asked = {"host": operation.host, "generation": operation.generation, "most": operation.limit}
+    for lease in tx.rows("lock_leases_to_claim", **asked):
         if tx.write("claim_lease", lease=lease["id"], ttl=operation.lease_ttl):
             tx.write("claim_attempt", attempt=lease["attempt"], claim_id=operation.claim_id)
             taken.append((text(lease, "id"), operation.lease_ttl))

@@ -268,7 +268,7 @@ UPDATE task SET cancel_requested_at = interlock_now() WHERE id = :task AND cance
 UPDATE task SET counted = counted + :counted, uncounted = uncounted + :uncounted WHERE id = :task;
 
 -- host_by_token: The host that a credential belongs to.
-SELECT id FROM host WHERE token_hash = :token_hash;
+SELECT id, generation FROM host WHERE token_hash = :token_hash;
 
 -- register_host: Make a host known, or give it a new credential.
 INSERT INTO host (id, token_hash, registered_at) VALUES (:host, :token_hash, interlock_now())
@@ -520,15 +520,17 @@ SELECT lease.* FROM lease JOIN attempt ON attempt.id = lease.attempt
 WHERE lease.host = :host AND lease.state = 'assigned' AND lease.expires_at > interlock_now()
 ORDER BY attempt.assigned_at, lease.id LIMIT :most;
 
--- lock_leases_to_claim (sqlite): The same; there is one writer, so they are locked already.
-SELECT lease.* FROM lease JOIN attempt ON attempt.id = lease.attempt
+-- lock_leases_to_claim (sqlite): The same for one generation of a host; there is one writer, so they are locked already.
+SELECT lease.* FROM lease JOIN attempt ON attempt.id = lease.attempt JOIN host ON host.id = lease.host
 WHERE lease.host = :host AND lease.state = 'assigned' AND lease.expires_at > interlock_now()
+  AND coalesce(host.generation, '') = :generation
 ORDER BY attempt.assigned_at, lease.id LIMIT :most;
 
 -- lock_leases_to_claim (postgres): The same, locked; but for those that somebody else has locked.
-SELECT lease.* FROM lease JOIN attempt ON attempt.id = lease.attempt
+SELECT lease.* FROM lease JOIN attempt ON attempt.id = lease.attempt JOIN host ON host.id = lease.host
 WHERE lease.host = :host AND lease.state = 'assigned' AND lease.expires_at > interlock_now()
-ORDER BY attempt.assigned_at, lease.id LIMIT :most FOR NO KEY UPDATE OF lease SKIP LOCKED;
+  AND coalesce(host.generation, '') = :generation
+ORDER BY attempt.assigned_at, lease.id LIMIT :most FOR SHARE OF host FOR NO KEY UPDATE OF lease SKIP LOCKED;
 
 -- claim_lease: Turn an assigned lease into a claimed one.
 UPDATE lease SET state = 'claimed', expires_at = interlock_now() + :ttl, graced = 0

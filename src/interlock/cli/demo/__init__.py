@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.live import Live
 
 from interlock.api.client import RemoteFleet
-from interlock.app import AppSettings, check_database, running
+from interlock.app import check_database, running
+from interlock.app.settings import AppSettings
 from interlock.cli.demo import sabotage, show, work
 from interlock.cli.demo.work import Planned
 from interlock.cli.output import print_json, to_person

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from interlock.app import DeviceSettings
+from interlock.app.settings import DeviceSettings
 from interlock.fleet.model import Constraints, DeviceRef, HostId
 from interlock.fleet.service import GoalRequest, SubmitRequest, WorkflowRequest
 
