@@ -193,11 +193,14 @@ async def hosting(settings: HostSettings, server: Server) -> AsyncIterator[Hosti
 async def _control(settings: ControlSettings) -> AsyncIterator[Serving]:
     """A control plane that nobody can reach yet."""
     check_token(settings.token)
-    store = await _opened(settings.database or settings.control / "interlock.db", settings.times)
+    embedded = settings.control / "interlock.db"
+    kept = settings.database is None and await asyncio.to_thread(embedded.exists)
+    store = await _opened(settings.database or embedded, settings.times)
     try:
         newest = await store.rows("tasks", before=2**62, most=1)
         sealed = [str(task["sealed"]) for task in newest]
-        fleet = await asyncio.to_thread(lambda: _fleet(store, settings, sealed))
+        vault = await asyncio.to_thread(lambda: _vault(settings, sealed, kept=kept or bool(sealed)))
+        fleet = await asyncio.to_thread(lambda: _fleet(store, settings, vault))
         scheduler = TaskScheduler(fleet)
         await scheduler.adopt()
         # Deadlines that passed while nobody looked are moved before anything is served.
@@ -256,10 +259,10 @@ def _prepare(settings: Place) -> None:
         raise InvalidInput(message) from None
 
 
-def _vault(settings: ControlSettings, sealed: Sequence[str]) -> Vault:
+def _vault(settings: ControlSettings, sealed: Sequence[str], *, kept: bool) -> Vault:
     """The vault, which opens what is sealed. A fresh key beside another one's texts would lose them all, unseen."""
     path = settings.control / "vault.key"
-    if sealed and not path.exists() and VARIABLE not in os.environ:
+    if kept and not path.exists() and VARIABLE not in os.environ:
         message = f"{path} is gone, and the database was sealed with it: put it back, or set {VARIABLE}"
         raise VaultLocked(message)
     try:
@@ -272,8 +275,7 @@ def _vault(settings: ControlSettings, sealed: Sequence[str]) -> Vault:
     return vault
 
 
-def _fleet(store: Store, settings: ControlSettings, sealed: Sequence[str]) -> Fleet:
-    vault = _vault(settings, sealed)
+def _fleet(store: Store, settings: ControlSettings, vault: Vault) -> Fleet:
     return Fleet(store, settings=settings.fleet, sealer=vault, definitions=InstalledDefinitions())
 
 
