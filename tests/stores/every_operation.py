@@ -84,7 +84,7 @@ class Making:
 
     async def running(self, name: str, serial: str, ttl: int = HOUR) -> None:
         await self.do(grant(await devices_of(self._store), name, serial))
-        await self.do(store.Claim(HERE, f"claim_{name}", 1, ttl))
+        await self.do(store.Claim(HERE, f"claim_{name}", 1, ttl, "gen-1"))
 
 
 async def devices_of(made: Store) -> dict[str, DeviceId]:
@@ -146,7 +146,7 @@ CASES: dict[str, Callable[[Devices], tuple[Operation, ...]]] = {
     "adopt a strategy": lambda _: (store.AdoptStrategy("fair_share", strategy_named("fair_share")),),
     "grant": lambda devices: (grant(devices, "queued", "free"),),
     "grant several": lambda devices: (grant(devices, "queued", "free"), grant(devices, "other", "spare")),
-    "claim": lambda _: (store.Claim(THERE, "claim_new", 5, HOUR),),
+    "claim": lambda _: (store.Claim(THERE, "claim_new", 5, HOUR, "gen-1"),),
     "renew": lambda _: (store.Renew(*_UNDER, 2 * HOUR),),
     "save a run first": lambda _: (store.SaveRun(HERE, lease("next"), saved(1, "next", a="running", b="pending")),),
     "save a run on": lambda _: (store.SaveRun(*_UNDER, saved(2, "running", running=4, d="running")),),
