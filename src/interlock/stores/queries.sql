@@ -215,14 +215,18 @@ SELECT count(*) AS live FROM shape;
 INSERT INTO shape (wanted) VALUES (:wanted) ON CONFLICT DO NOTHING;
 
 -- empty_shapes (sqlite): The shapes that no ready task has.
-SELECT id FROM shape WHERE NOT EXISTS (SELECT 1 FROM ready WHERE ready.shape = shape.id);
+SELECT id FROM shape WHERE (SELECT 1 FROM ready WHERE ready.shape = shape.id AND ready.pin IS NULL ORDER BY rank, seq LIMIT 1) IS NULL
+  AND (SELECT 1 FROM ready WHERE ready.shape = shape.id AND ready.pin IS NOT NULL ORDER BY rank, seq LIMIT 1) IS NULL;
 
 -- empty_shapes (postgres): The same, locked; but for those that somebody is about to use.
-SELECT id FROM shape WHERE NOT EXISTS (SELECT 1 FROM ready WHERE ready.shape = shape.id)
+SELECT id FROM shape WHERE (SELECT 1 FROM ready WHERE ready.shape = shape.id AND ready.pin IS NULL ORDER BY rank, seq LIMIT 1) IS NULL
+  AND (SELECT 1 FROM ready WHERE ready.shape = shape.id AND ready.pin IS NOT NULL ORDER BY rank, seq LIMIT 1) IS NULL
 ORDER BY id FOR UPDATE SKIP LOCKED;
 
 -- drop_shape: Forget a shape that no ready task has.
-DELETE FROM shape WHERE id = :shape AND NOT EXISTS (SELECT 1 FROM ready WHERE ready.shape = :shape);
+DELETE FROM shape WHERE id = :shape
+  AND (SELECT 1 FROM ready WHERE ready.shape = :shape AND ready.pin IS NULL ORDER BY rank, seq LIMIT 1) IS NULL
+  AND (SELECT 1 FROM ready WHERE ready.shape = :shape AND ready.pin IS NOT NULL ORDER BY rank, seq LIMIT 1) IS NULL;
 
 -- insert_ready: Offer a queued task.
 INSERT INTO ready (task, shape, pin, rank, seq, until) VALUES (:task, :shape, :pin, :rank, :seq, :until);
@@ -694,8 +698,25 @@ ORDER BY device.host, device.serial;
 -- ready_heads: The first tasks of a shape that are not pinned.
 SELECT task, rank, seq FROM ready WHERE shape = :shape AND pin IS NULL ORDER BY rank, seq LIMIT :most;
 
--- pinned_shapes: The shapes of the tasks that are pinned to a device.
-SELECT DISTINCT shape FROM ready WHERE pin = :pin;
+-- The order below is for the planner: only the one index gives it, however few pins or shapes there seem to be.
+
+-- pinned_idle: The devices that can be offered and that some task is pinned to: one look in an index for each.
+SELECT device.id AS device
+FROM idle JOIN device ON device.id = idle.device JOIN host ON host.id = device.host
+WHERE device.service = 'in_service' AND device.reported = 1 AND host.last_beat_at > interlock_now() - :presence
+  AND (
+    SELECT shape FROM ready WHERE ready.pin = device.host || '/' || device.serial ORDER BY shape, rank, seq LIMIT 1
+  ) IS NOT NULL;
+
+-- pinned_shapes: The shapes of the tasks that are pinned to a device: one look in an index for each shape.
+WITH RECURSIVE found (shape) AS (
+  SELECT (SELECT shape FROM ready WHERE pin = :pin ORDER BY shape, rank, seq LIMIT 1)
+  UNION ALL
+  SELECT (
+    SELECT ready.shape FROM ready WHERE ready.pin = :pin AND ready.shape > found.shape ORDER BY shape, rank, seq LIMIT 1
+  ) FROM found WHERE found.shape IS NOT NULL
+)
+SELECT shape FROM found WHERE shape IS NOT NULL;
 
 -- pinned_heads: The first tasks of a shape that are pinned to a device.
 SELECT task, rank, seq FROM ready WHERE pin = :pin AND shape = :shape ORDER BY rank, seq LIMIT :most;

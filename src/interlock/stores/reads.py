@@ -55,7 +55,10 @@ def _pinned_heads(
     tx: Transaction, shapes: dict[int, Constraints], devices: tuple[PooledDevice, ...], most: int
 ) -> list[QueuedTask]:
     heads = []
+    wanted_ones = {row["device"] for row in tx.rows("pinned_idle")}
     for device in devices:
+        if device.device_id not in wanted_ones:
+            continue
         pin = str(device.ref)
         for row in tx.rows("pinned_shapes", pin=pin):
             wanted = shapes.get(number(row, "shape"))
