@@ -9,6 +9,7 @@ InterlockError
 ├── NotFound                   no task, device, host or definition of that id
 ├── NotPermitted               the credential is unknown, or not good for this
 ├── Conflict                   the state has moved on, or another body was given under the same key
+│   ├── CancelRequested        the task is to be cancelled: no further effect of it may begin
 │   ├── ReportConflict         another outcome was reported under the same lease
 │   └── NotLocal               an assignment of another host
 ├── LeaseSuperseded            the lease is lost, for ever: stop
@@ -92,6 +93,12 @@ class Conflict(InterlockError):
     """The state has moved on, or the same key came with another body."""
 
     code = "conflict"
+
+
+class CancelRequested(Conflict):
+    """The task is to be cancelled: no further effect of it may begin."""
+
+    code = "cancel_requested"
 
 
 class ReportConflict(Conflict):

@@ -99,6 +99,18 @@ async def test_every_saved_boundary_loads_and_is_resumed_or_reviewed(store: Stor
     assert store.load(RUN) == last
 
 
+@pytest.mark.contract("A-95")
+@pytest.mark.parametrize("kind", [SqliteCheckpoints, FileCheckpoints])
+def test_a_store_is_named_by_a_string_as_well_and_nobody_else_reads_it(kind: Any, tmp_path: Path) -> None:
+    store = kind(str(tmp_path / "runs" / "here"))
+    assert store == kind(tmp_path / "runs" / "here")
+    with store.claim(RUN):
+        assert store.load(RUN) is None
+        files = [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert files
+        assert [path for path in files if path.stat().st_mode & 0o077] == []
+
+
 @pytest.mark.contract("A-91")
 def test_r56_one_run_has_one_owner_at_a_time(store: Store) -> None:
     with store.claim(RUN), store.claim(RunId.generate()), pytest.raises(StoreHeld):
@@ -292,6 +304,9 @@ async def test_a_file_whose_records_were_altered_moved_or_left_out_is_refused(tm
         good + b"\x00" * 20 + b"\n",
         good[:-20] + b"\n",
         good[:-1] + b"x",
+        good + b"\xff\xfe",
+        b"\xff\xfe\x00",
+        b"\x00" * len(good),
         b"\xff" + good,
     ]
     for wrong in altered:

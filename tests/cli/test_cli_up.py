@@ -199,6 +199,7 @@ def test_an_interrupted_run_ends_its_task(shell: Shell) -> None:
     done = stopped(process)
     assert done.code == 130
     assert "in doubt: block" in done.out
+    assert "interlock resolve" not in done.out  # nothing of it is kept
 
 
 def test_the_doctor_reads_the_database_that_nobody_holds(shell: Shell) -> None:

@@ -10,7 +10,7 @@ import pytest
 from databases import Databases
 from fleet.conftest import MakePool
 from fleet.pools import DONE, Pool, shell
-from interlock.errors import Conflict, InterlockError, LeaseSuperseded, NotFound
+from interlock.errors import CancelRequested, Conflict, InterlockError, LeaseSuperseded, NotFound
 from interlock.fleet.checkpoints import CHARGES, chain_digest
 from interlock.fleet.model import Assignment, HandOver, LeaseId, RunSave, Settlement
 from interlock.fleet.session import HostSession
@@ -227,6 +227,23 @@ async def test_the_fence_after_a_lost_lease_nothing_is_written(pool: Pool, *, sw
     assert again.history.runs[0].sequence == 1
     (entry,) = again.history.journal
     assert (entry.state, entry.attempt_id) == ("handed_over", run.assignment.attempt_id)
+
+
+@pytest.mark.contract("F-117")
+async def test_once_a_cancel_is_on_record_no_effect_is_handed_over(pool: Pool) -> None:
+    run = await written(pool)
+    lease = run.assignment.lease_id
+    await run.save(run.admit("a"))
+    entry = replace(hand_over(), nonce="nonce")
+    await run.session.hand_over(lease, entry)
+    assert (await pool.fleet.cancel(run.assignment.task_id)).outcome == "cancel_requested"
+    await run.session.hand_over(lease, entry)  # the same one, whose answer was lost
+    await run.session.settle(lease, Settlement(RUN, "a", "committed", effect=True, output='"o"', evidence="e"))
+    await run.save(run.end("a"))
+    await run.save(run.admit("b"))
+    with pytest.raises(CancelRequested):
+        await run.session.hand_over(lease, hand_over("b"))
+    assert [entry.action_id for entry in (await pool.fleet.get(run.assignment.task_id)).effects] == ["a"]
 
 
 @pytest.mark.contract("F-71")

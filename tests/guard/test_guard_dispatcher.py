@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from interlock.actions import ActionNode, CancellationSignal, DispatchOutcome, RunId
-from interlock.errors import LeaseSuperseded, Unavailable
+from interlock.errors import CancelRequested, LeaseSuperseded, Unavailable
 from interlock.fleet.model import EntryState, HandOver, JournalEntry, RunSave, Settlement
 from interlock.guard.bindings import Template, literal, template
 from interlock.guard.canonical import canonical, digest
@@ -236,6 +236,16 @@ async def test_a_hand_over_that_fails_is_followed_by_no_call(when: str, error: E
     assert scene.tool.calls == []
     assert scene.watch.lost is scene.stop.cancelled is isinstance(error, LeaseSuperseded)
     assert (scene.entry is None) is (when == "before")
+
+
+@pytest.mark.contract("G-57")
+async def test_an_effect_of_a_task_that_is_to_be_cancelled_is_not_called() -> None:
+    scene = Scene()
+    scene.ledger.before["hand_over"] = raising(CancelRequested("stop"))
+    assert await scene.dispatch() is DispatchOutcome.REVIEW_REQUIRED
+    assert (scene.tool.calls, scene.entry) == ([], None)
+    assert scene.stop.cancelled
+    assert (scene.watch.cancel_requested, scene.watch.lost) == (True, False)
 
 
 @pytest.mark.contract("G-08")

@@ -59,6 +59,8 @@ def test_r8_a_person_s_answer_decides_how_it_goes_on(
         assert client.get(task).task.continued_by == successor
         assert client.reviews() == []
         assert client.violations() == []
+    assert successor in system.call("show", task).stdout
+    assert task in system.call("show", successor).stdout
     assert system.ledger() == ledger
     assert system.call("resolve", task, option, "two").returncode == 4
 

@@ -469,6 +469,18 @@ async def test_an_agent_that_raises_fails_the_task_and_its_words_are_kept_nowher
         assert (said["error"], said["file"]) == (type(error).__name__, "test_goal_runner.py")
 
 
+@pytest.mark.contract("G-54")
+async def test_the_place_of_an_error_is_where_the_agent_was() -> None:
+    attempt = Attempt()
+    attempt.put.script = failing
+
+    async def body(tools: GoalTools, _: GoalContext) -> object:
+        return await tools.call(PUT.id, value="x")
+
+    said = json.loads((await attempt.run(body)).output or "")["agent"]
+    assert (said["error"], said["file"], said["cause"]) == ("ToolFailed", "test_goal_runner.py", "tool_failed")
+
+
 @pytest.mark.contract("G-52")
 async def test_an_agent_that_returns_no_json_has_failed() -> None:
     async def body(*_: object) -> object:

@@ -486,7 +486,7 @@ async def test_a_probe_settles_a_doubt(report: ProbeReport, kind: EndKind, effec
     if report.evidence:
         assert ending.output == '{"tell":{"text":"L+R"}}'
     told = [(each.outcome, each.evidence) for each in record.journal.values()]
-    assert (("review_required", "its probe cannot tell") in told) is (kind is EndKind.FAILED)
+    assert (("review_required", "no probe could tell") in told) is (kind is EndKind.FAILED)
 
 
 @pytest.mark.contract("G-27")
@@ -501,7 +501,7 @@ async def test_a_probe_that_fails_cannot_tell() -> None:
     later.tools[JOIN.id] = Failing(JOIN, later._act)
     assert await Attempt(later, record).run() == Ending(EndKind.FAILED, "review_required")
     assert [(each.outcome, each.evidence) for each in record.journal.values()] == [
-        ("review_required", "its probe cannot tell")
+        ("review_required", "no probe could tell")
     ]
 
 

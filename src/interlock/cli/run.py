@@ -176,4 +176,4 @@ def _print_result(detail: TaskDetail, request: RunRequest, *, as_json: bool) -> 
     if as_json:
         print_json({**json.loads(encoded(detail)), "workdir": str(request.workdir)})
     else:
-        print_task(detail)
+        print_task(detail, kept=False)

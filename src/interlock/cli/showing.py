@@ -46,8 +46,8 @@ CAUSES = {
 }
 
 
-def print_task(detail: TaskDetail) -> None:
-    """Everything on record about a task, on standard output."""
+def print_task(detail: TaskDetail, *, kept: bool = True) -> None:
+    """Everything on record about a task, on standard output. `kept` is whether the record outlives this command."""
     console = to_person()
     _print_head(console, detail)
     _print_attempts(console, detail)
@@ -56,7 +56,7 @@ def print_task(detail: TaskDetail) -> None:
     _print_effects(console, detail)
     _print_outputs(console, detail)
     _print_failure(console, detail.task)
-    _print_doubt(console, detail.task)
+    _print_doubt(console, detail.task, kept=kept)
 
 
 def _print_head(console: Console, detail: TaskDetail) -> None:
@@ -75,6 +75,10 @@ def _print_head(console: Console, detail: TaskDetail) -> None:
     console.print("submitted ", at(task.submitted_at))
     if task.ended_at is not None:
         console.print("ended     ", f"{at(task.ended_at)}, after {lasted(task.submitted_at, task.ended_at)}")
+    if task.continues is not None:
+        console.print("continues ", task.continues)
+    if task.continued_by is not None:
+        console.print("goes on as", task.continued_by)
     spent = f"{task.attempts_used} of {task.max_attempts} attempts lost"
     console.print("attempts  ", f"{len(detail.attempts)}, {spent}")
 
@@ -169,15 +173,17 @@ def _cause(cause: object) -> str:
     return f"{word}: {CAUSES[word]}" if word in CAUSES else word
 
 
-def _print_doubt(console: Console, task: ScheduledTask) -> None:
+def _print_doubt(console: Console, task: ScheduledTask, *, kept: bool) -> None:
     if not task.in_doubt:
         return
     console.print()
     console.print(Text(f"in doubt: {', '.join(task.in_doubt)}", style="bold red"))
-    console.print(
-        "Each was handed over to its tool, and nothing on record says whether it took place. It is not repeated on a "
-        f"guess: look at the device, then say what became of it with `interlock resolve {task.task_id}`."
-    )
+    said = "Each was handed over to its tool, and nothing on record says whether it took place. "
+    if kept:
+        said += "It is not repeated on a guess: look at the device, then say what became of it with "
+        console.print(said + f"`interlock resolve {task.task_id}`.")
+    else:
+        console.print(said + "Nothing of this run is kept: look at its working directory before you run it again.")
 
 
 def readable(value: object) -> str:

@@ -24,6 +24,7 @@ class AttemptLedger(Protocol):
         """Record that an effect is about to begin. Only after this returns may it begin.
 
         The same entry again, with the same nonce, is the same answer; another one for this effect is a `Conflict`.
+        Once the task is to be cancelled, it is `CancelRequested`.
         """
         ...
 

@@ -9,7 +9,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from interlock.clock import MICROSECONDS, Clock
-from interlock.errors import Conflict, InterlockError, InvalidInput, LeaseSuperseded, NotFound, ReportConflict
+from interlock.errors import (
+    CancelRequested,
+    Conflict,
+    InterlockError,
+    InvalidInput,
+    LeaseSuperseded,
+    NotFound,
+    ReportConflict,
+)
 from interlock.fleet import reading
 from interlock.fleet.model import (
     Assignment,
@@ -313,6 +321,8 @@ def _superseded() -> LeaseSuperseded:
 def _error(refused: Refused) -> Exception:
     if refused.code == "lease_superseded":
         return _superseded()
+    if refused.code == "cancel_requested":
+        return CancelRequested("somebody has asked for the task to be cancelled: no further effect of it may begin")
     if refused.code == "report_conflict":
         return ReportConflict("another outcome was reported under this lease: the first one stands")
     if refused.code == "not_found":

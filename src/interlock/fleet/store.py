@@ -154,7 +154,7 @@ class SaveRun:
 
 @dataclass(frozen=True)
 class HandOverEffect:
-    """Write *handed over* under a lease. Refused: `lease_superseded`, `handed_over_before`."""
+    """Write *handed over* under a lease. Refused: `lease_superseded`, `handed_over_before`, `cancel_requested`."""
 
     host: HostId
     lease_id: LeaseId

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from interlock.actions import ActionNode, CancellationSignal, DispatchOutcome, RunId
 from interlock.clock import Clock, new_id
-from interlock.errors import InvalidInput, LeaseSuperseded, NotFound
+from interlock.errors import CancelRequested, InvalidInput, LeaseSuperseded, NotFound
 from interlock.fleet.ledger import AttemptLedger
 from interlock.fleet.model import DeviceRef, HandOver, Settlement
 from interlock.guard.bindings import Reference, Template, resolve
@@ -112,6 +112,11 @@ class ToolDispatcher:
             closing = await self._close(call, node)
         except LeaseSuperseded:
             self._lose()
+        except CancelRequested:
+            # The word reached the journal sooner than this process.
+            self._guard.watch.cancel_requested = True
+            self._stop.cancel()
+            closing = Closing(DispatchOutcome.REVIEW_REQUIRED, Cause.HELD_BACK)
         except Exception:  # noqa: BLE001, S110 - its text may hold what is protected; that it is uncertain says all
             pass
         finally:

@@ -15,7 +15,7 @@ from interlock.guard.journal import Standing, entry_standing
 from interlock.guard.outputs import Outputs
 from interlock.guard.tools import Answer, CallContext, ProbedTool, ProbeReport
 
-CANNOT_TELL: Final = "its probe cannot tell"
+CANNOT_TELL: Final = "no probe could tell"
 
 
 async def answered(

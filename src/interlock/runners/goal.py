@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import interlock
 from interlock.actions import CancellationSignal, SchedulerCheckpoint, StopReason
 from interlock.clock import Clock, SystemClock
 from interlock.errors import SchedulerError, ToolFailed
@@ -32,6 +33,7 @@ AGENT_FAILED = "agent_failed"
 AGENT_REFUSED = "agent_refused"
 AGENT_UNKNOWN = "agent_unknown"
 NOT_RESUMABLE = "not_resumable"
+_OURS = Path(interlock.__file__).parent
 _CALL = re.compile(r"call-([0-9]{6,})")
 
 
@@ -147,8 +149,9 @@ async def _outcome(agent: Agent, goal: str, tools: GoalTools, context: GoalConte
 
 
 def _place(error: BaseException) -> dict[str, object]:
-    """What may be told of an error: its kind, where it was raised, and the guard's word on a call that failed."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
+    """What may be told of an error: its kind, where the agent was then, and the guard's word on a call that failed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    frame = next((each for each in reversed(frames) if not Path(each.filename).is_relative_to(_OURS)), frames[-1])
     said: dict[str, object] = {"error": type(error).__name__, "file": Path(frame.filename).name, "line": frame.lineno}
     if isinstance(error, ToolFailed):
         said |= {"tool": error.tool_id, "cause": error.cause, "output": error.output}

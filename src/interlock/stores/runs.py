@@ -115,6 +115,9 @@ def hand_over(tx: Transaction, operation: HandOverEffect) -> Outcome:
     before = tx.row("entry", run_id=entry.run_id, action_id=entry.action_id)
     if before is not None:
         return _handed_over_again(before, operation, lease)
+    task = tx.row("task", task=lease["task"])
+    if task is None or task["cancel_requested_at"] is not None:
+        raise Refusal("cancel_requested")
     attempt = tx.row("attempt", attempt=lease["attempt"])
     if attempt is None:
         raise Refusal("lease_superseded")

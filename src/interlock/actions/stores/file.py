@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from interlock.actions.checkpoint import SchedulerCheckpoint
 from interlock.actions.codes import Code
@@ -16,12 +18,18 @@ from interlock.actions.stores.lock import make_directory, open_locked, sync_dire
 from interlock.actions.stores.saves import RunSaves, claimed
 from interlock.errors import SchedulerError
 
+# What a line begins with, however little of it was written.
+_BEGINNING: Final = re.compile(rb"[0-9a-f]{0,64}|[0-9a-f]{64} [ -~]*")
+
 
 @dataclass(frozen=True)
 class FileCheckpoints:
     """The runs of one directory."""
 
     directory: Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "directory", Path(self.directory))  # a string will do
 
     def claim(self, run_id: RunId) -> RunSaves:
         """Become the only one who saves this run. A last line that a crash tore is cut off.
@@ -81,10 +89,14 @@ def _whole_lines(content: bytes) -> bytes:
     """The content without a last line that a crash tore: that one was never acknowledged.
 
     Raises:
-        SchedulerError: `invalid_checkpoint`, where the last line is all there and only its end is not what was written.
+        SchedulerError: `invalid_checkpoint`, where it is no beginning of a line, or all of one but for its end.
     """
     whole = content.rfind(b"\n") + 1
-    if _is_whole(content[whole:-1]) and content[-1:] != b"\0":  # a crash may leave zeros for what was not written yet
+    torn = content[whole:]
+    # A crash may leave zeros for what was not written yet; a file of nothing but zeros says nothing.
+    begun = torn.rstrip(b"\0")
+    is_torn = _BEGINNING.fullmatch(begun) is not None and (whole > 0 or begun or not torn)
+    if not is_torn or (_is_whole(torn[:-1]) and torn[-1:] != b"\0"):
         raise SchedulerError(Code.INVALID_CHECKPOINT)
     return content[:whole]
 

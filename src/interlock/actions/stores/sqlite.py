@@ -49,6 +49,9 @@ class SqliteCheckpoints:
 
     path: Path
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path))  # a string will do
+
     def claim(self, run_id: RunId) -> RunSaves:
         """Become the only one who saves this run.
 
@@ -80,6 +83,7 @@ class _SqliteLog:
         self._marker = path.with_name(f"{path.name}-{run}.lock")
         self._descriptor = open_marker(self._marker)
         try:
+            path.touch(0o600)  # SQLite itself would let others read it
             self._connection = _connected(path)
             sync_directory(path.parent)
         except BaseException:
