@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import interlock
 from interlock.actions import CancellationSignal, SchedulerCheckpoint, StopReason
 from interlock.clock import Clock, SystemClock
 from interlock.errors import SchedulerError, ToolFailed
@@ -33,7 +32,7 @@ AGENT_FAILED = "agent_failed"
 AGENT_REFUSED = "agent_refused"
 AGENT_UNKNOWN = "agent_unknown"
 NOT_RESUMABLE = "not_resumable"
-_OURS = Path(interlock.__file__).parent
+_OURS = Path(__file__).parents[1]
 _CALL = re.compile(r"call-([0-9]{6,})")
 
 
