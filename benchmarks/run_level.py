@@ -3,7 +3,8 @@
 The floor is a TaskGroup, a semaphore and graphlib: no budgets, no order, no snapshots, no cancellation, no resume.
 With stores, the floor is two bare commits (or two bare lines with `fdatasync`) an action. A figure and its floor take
 turns, and each is the best of several rounds. Then the peak of memory an action, a snapshot's cost, and what a thousand
-waiting runs take of a core. `--quick` leaves out the largest graphs.
+waiting runs take of a core. `--quick` leaves out the largest graphs; only `--long` has them with the stores, for half an
+hour more.
 """
 
 from __future__ import annotations
@@ -241,6 +242,7 @@ def store_table(sizes: list[int], directory: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="no graphs of 10,000")
+    parser.add_argument("--long", action="store_true", help="graphs of 10,000 with the stores too")
     parser.add_argument("--directory", type=Path, help="where the stores write; a temporary directory by default")
     arguments = parser.parse_args()
     sizes = [100, 1_000] if arguments.quick else [100, 1_000, 10_000]
@@ -248,7 +250,7 @@ def main() -> None:
     memory_table(sizes)
     print("SQLite: WAL, synchronous = FULL, one commit a save. File: one line and one fdatasync a save.")
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
-        store_table(sizes, Path(directory))
+        store_table(sizes if arguments.long else [100, 1_000], Path(directory))
     print(f"microseconds a snapshot at 10,000 actions: {snapshots(10_000):.2f}")
     for name, (shape, concurrencies) in SHAPES.items():
         peak = peak_bytes(shape, 10_000, concurrencies[-1])
