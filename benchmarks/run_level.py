@@ -3,8 +3,8 @@
 The floor is a TaskGroup, a semaphore and graphlib: no budgets, no order, no snapshots, no cancellation, no resume.
 With stores, the floor is two bare commits (or two bare lines with `fdatasync`) an action. A figure and its floor take
 turns, and each is the best of several rounds. Then the peak of memory an action, a snapshot's cost, and what a thousand
-waiting runs take of a core. `--quick` leaves out the largest graphs; only `--long` has them with the stores, for half an
-hour more.
+waiting runs take of a core. `--quick` leaves out the largest graphs; only `--long` has them with the
+stores, for half an hour more.
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ from interlock.fleet.store import (
     Applied,
     Beat,
     Claim,
+    Closed,
     ConfirmStopped,
     DeviceReport,
     EndAttempt,
@@ -123,20 +124,21 @@ class HostSession:
                 waited = self._clock.elapsed() - began
                 taken = await self._take(claim_id, limit)
                 if taken:
-                    found = [await self._readable(lease, left / MICROSECONDS + waited) for lease, left in taken]
+                    rows = {str(row["lease"]): row for row in await self._store.rows("assignments", claim_id=claim_id)}
+                    found = [await self._readable(rows[lease], left / MICROSECONDS + waited) for lease, left in taken]
                     return [assignment for assignment in found if assignment is not None]
                 left = deadline - self._clock.elapsed()
                 if left <= 0 or self._wakeups.ended:
                     return []
                 await wait_at_most(changed, min(left, BACKSTOP_SECONDS))
 
-    async def _readable(self, lease_id: str, lease_seconds: float) -> Assignment | None:
-        """The assignment under a lease, or None where its task cannot be read: it fails alone, not with its peers."""
+    async def _readable(self, row: Row, lease_seconds: float) -> Assignment | None:
+        """The assignment of a row, or None where its task cannot be read: it fails alone, not with its peers."""
         try:
-            return await self._assignment(lease_id, lease_seconds)
+            return await self._assignment(row, lease_seconds)
         except (InterlockError, ValueError, TypeError):
             unreadable = Ending(EndKind.FAILED, "task_unreadable")
-            await self.finish(LeaseId(lease_id), unreadable, stopped=True, clean=True)
+            await self.finish(LeaseId(str(row["lease"])), unreadable, stopped=True, clean=True)
             return None
 
     async def _take(self, claim_id: str, limit: int) -> Sequence[tuple[str, int]]:
@@ -149,8 +151,7 @@ class HostSession:
         outcome = await self._commit(Claim(self.host, claim_id, limit, ttl, self._generation))
         return outcome.value if isinstance(outcome.value, tuple) else ()
 
-    async def _assignment(self, lease_id: str, lease_seconds: float) -> Assignment:
-        (row,) = await self._store.rows("assignment", lease=lease_id)
+    async def _assignment(self, row: Row, lease_seconds: float) -> Assignment:
         task_id, attempt_id, number = str(row["task"]), str(row["attempt"]), int(str(row["number"]))
         emit(Event.TASK_DISPATCHED, task=task_id, attempt=attempt_id)
         self._wakeups.notify(task_topic(task_id))
@@ -158,7 +159,7 @@ class HostSession:
         return Assignment(
             task_id=TaskId(task_id),
             attempt_id=AttemptId(attempt_id),
-            lease_id=LeaseId(lease_id),
+            lease_id=LeaseId(str(row["lease"])),
             number=number,
             device=DeviceRef(self.host, str(row["serial"])),
             driver_type=str(row["driver_type"]),
@@ -222,16 +223,13 @@ class HostSession:
                 retry_longest=microseconds(self._settings.retry_longest_seconds),
             )
         )
-        if isinstance(outcome, Applied) and outcome.value == "lease_superseded":
+        if outcome.value == "lease_superseded":
             raise _superseded()
-        await self._announce_end(lease_id, ending)
-
-    async def _announce_end(self, lease_id: LeaseId, ending: Ending) -> None:
-        (attempt,) = await self._store.rows("attempt_by_lease", lease=lease_id)
-        task = str(attempt["task"])
-        event = Event.TASK_REQUEUED if ending.kind is EndKind.RELEASED else Event.TASK_ENDED
-        emit(event, task=task, attempt=str(attempt["id"]), reason=ending.reason)
-        self._wakeups.notify(ASSIGNABLE, task_topic(task))
+        if isinstance(outcome.value, Closed):
+            task, attempt = outcome.value
+            event = Event.TASK_REQUEUED if ending.kind is EndKind.RELEASED else Event.TASK_ENDED
+            emit(event, task=task, attempt=attempt, reason=ending.reason)
+            self._wakeups.notify(ASSIGNABLE, task_topic(task))
 
     async def confirm_stopped(self, serial: str, *, clean: bool, attempt_id: str | None = None) -> None:
         """See `HostService.confirm_stopped`. Raises `NotFound`."""

@@ -186,7 +186,8 @@ class EndAttempt:
 
     `result` is sealed; `report` says what was reported in a way that the same report again is the same text.
 
-    Refused: `lease_superseded` (kept as evidence on the old attempt), `report_conflict`. A repeat is `Replayed`.
+    Applied with `Closed`, as a repeat is `Replayed`; or with `lease_superseded`, where it is kept as evidence on the
+    old attempt. Refused: `lease_superseded`, `report_conflict`.
     """
 
     host: HostId
@@ -319,6 +320,13 @@ class Swept(NamedTuple):
     offered: int = 0
     timed_out: int = 0
     forgotten: int = 0
+
+
+class Closed(NamedTuple):
+    """Whose end a report was."""
+
+    task: str
+    attempt: str
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 from interlock.fleet.matching import obstacle
 from interlock.fleet.model import Occupancy, Service, TaskStatus
 from interlock.fleet.store import (
     Applied,
     Cancel,
     Claim,
+    Closed,
     EndAttempt,
     Goodbye,
     Grant,
@@ -105,13 +108,16 @@ def claim(tx: Transaction, operation: Claim) -> Outcome:
     before = tx.rows("attempts_by_claim", claim_id=operation.claim_id)
     if before:
         return _claimed_before(tx, operation, before)
-    taken: list[tuple[str, int]] = []
     asked = {"host": operation.host, "generation": operation.generation, "most": operation.limit}
-    for lease in tx.rows("lock_leases_to_claim", **asked):
-        if tx.write("claim_lease", lease=lease["id"], ttl=operation.lease_ttl):
-            tx.write("claim_attempt", attempt=lease["attempt"], claim_id=operation.claim_id)
-            taken.append((text(lease, "id"), operation.lease_ttl))
-    return Applied(tuple(taken))
+    found = [text(lease, "id") for lease in tx.rows("lock_leases_to_claim", **asked)]
+    if not found:
+        return Applied(())
+    claimed = {
+        text(lease, "id") for lease in tx.rows("claim_leases", leases=json.dumps(found), ttl=operation.lease_ttl)
+    }
+    taken = [lease for lease in found if lease in claimed]
+    tx.write("claim_attempts", leases=json.dumps(taken), claim_id=operation.claim_id)
+    return Applied(tuple((lease, operation.lease_ttl) for lease in taken))
 
 
 def _claimed_before(tx: Transaction, operation: Claim, attempts: list[Row]) -> Outcome:
@@ -158,14 +164,14 @@ def end_attempt(tx: Transaction, operation: EndAttempt) -> Outcome:
     if attempt["report"] is not None:
         if attempt["report"] != operation.report:
             raise Refusal("report_conflict", text(attempt, "report"))
-        return Replayed()
+        return Replayed(Closed(text(attempt, "task"), text(attempt, "id")))
     try:
         lease = live_lease(tx, operation.host, operation.lease_id)
     except Refusal:
         tx.write("keep_late_report", attempt=attempt["id"], report=operation.report)
         return Applied("lease_superseded")
     _close(tx, lease, operation)
-    return Applied()
+    return Applied(Closed(text(attempt, "task"), text(attempt, "id")))
 
 
 def _close(tx: Transaction, lease: Row, ended: EndAttempt) -> None:

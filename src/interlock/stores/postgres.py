@@ -163,7 +163,7 @@ class PostgresStore:
                 try:
                     return read(tx)
                 finally:
-                    tx.rollback()
+                    tx.end_read()
 
         return self._patiently(once)
 
@@ -357,7 +357,18 @@ def _done_apart(tx: PostgresTransaction, batch: Batch, *, alone: bool) -> list[O
 
 def _pool(url: str, *, most: int) -> Pool:
     settings = {"autocommit": True, "prepare_threshold": None, "row_factory": dict_row}
-    return ConnectionPool(url, kwargs=settings, min_size=1, max_size=most, timeout=5.0, num_workers=1, open=False)
+    return ConnectionPool(
+        url, kwargs=settings, min_size=1, max_size=most, timeout=5.0, num_workers=1, open=False, configure=_configure
+    )
+
+
+def _configure(connection: Connection) -> None:
+    """Let a session of our own keep its plans, which cost more than their statements. A pooler's is not ours."""
+    backend = connection.execute("SELECT pg_backend_pid() AS pid").fetchone()
+    if backend is not None and backend["pid"] == connection.info.backend_pid:
+        # A plan that is kept, whatever it is asked for, must suit a table that has grown since.
+        connection.execute("SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan")
+        connection.prepare_threshold = 2
 
 
 def _pause(seconds: float) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from interlock.fleet.matching import obstacle
 from interlock.fleet.model import Occupancy, TaskStatus
-from interlock.fleet.store import Applied, EndAttempt, Grant, Operation, Outcome, Refused, Row, Submit
+from interlock.fleet.store import Applied, Closed, EndAttempt, Grant, Operation, Outcome, Refused, Row, Submit
 from interlock.fleet.strategies import Submission, uses_history
 from interlock.fleet.transitions import DEVICE_MOVES, REPORTS, TASK_MOVES, DeviceEvent, Tally, TaskEvent, close_attempt
 from interlock.stores.operations import do
@@ -152,7 +152,7 @@ def _ended(tx: Transaction, ends: Sequence[EndAttempt]) -> list[Outcome] | None:
         closing = _plain_end(end, found.pop(end.lease_id, None), now)
         if closing is not None:
             given.append(closing)
-            outcomes[place] = Applied()
+            outcomes[place] = Applied(Closed(str(closing["task"]), str(closing["attempt"])))
     _write(tx, "end_attempts", given)
     for place, end in enumerate(ends):
         if place not in outcomes:

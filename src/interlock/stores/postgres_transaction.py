@@ -156,6 +156,11 @@ class PostgresTransaction:
         """Begin to read: everything as it stands at one time."""
         self._connection.execute(_BEGIN_READ)
 
+    def end_read(self) -> None:
+        """End reading. Not by a rollback, after which a connection would forget the plans that it keeps."""
+        if not self._connection.closed:
+            self._connection.execute("COMMIT")
+
     def commit(self) -> None:
         """Write the counters and commit. Raises `NotCommitted` where the database undid it all instead."""
         if self._queued:

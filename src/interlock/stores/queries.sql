@@ -372,11 +372,11 @@ SELECT * FROM attempt WHERE id = :attempt;
 -- attempt_by_lease: The attempt that a lease belongs or belonged to.
 SELECT * FROM attempt WHERE lease = :lease;
 
--- assignment: What a host is told under a lease: the attempt, its device, and what the task asks for.
-SELECT attempt.id AS attempt, attempt.number, attempt.serial, attempt.fence, device.driver_type, task.id AS task,
-  task.kind, task.sealed, task.workflow, task.predecessor, task.cancel_requested_at
+-- assignments: What a host is told of what one claim took: the attempts, their devices, and what the tasks ask for.
+SELECT attempt.lease, attempt.id AS attempt, attempt.number, attempt.serial, attempt.fence, device.driver_type,
+  task.id AS task, task.kind, task.sealed, task.workflow, task.predecessor, task.cancel_requested_at
 FROM attempt JOIN task ON task.id = attempt.task JOIN device ON device.id = attempt.device
-WHERE attempt.lease = :lease;
+WHERE attempt.claim_id = :claim_id;
 
 -- attempts_by_claim: The attempts that one claim took.
 SELECT * FROM attempt WHERE claim_id = :claim_id ORDER BY id;
@@ -452,8 +452,13 @@ UPDATE attempt SET ended_at = interlock_now(), end_kind = given.end_kind, end_re
 FROM given JOIN ended ON ended.id = given.task
 WHERE attempt.id = given.attempt AND attempt.ended_at IS NULL;
 
--- claim_attempt: Note when and by which claim an attempt was taken.
-UPDATE attempt SET claimed_at = interlock_now(), claim_id = :claim_id WHERE id = :attempt AND claimed_at IS NULL;
+-- claim_attempts (sqlite): Note when and by which claim several attempts were taken, by the JSON list of their leases.
+UPDATE attempt SET claimed_at = interlock_now(), claim_id = :claim_id
+WHERE lease IN (SELECT value FROM json_each(:leases)) AND claimed_at IS NULL;
+
+-- claim_attempts (postgres): The same.
+UPDATE attempt SET claimed_at = interlock_now(), claim_id = :claim_id
+WHERE lease IN (SELECT jsonb_array_elements_text(CAST(:leases AS JSONB))) AND claimed_at IS NULL;
 
 -- end_attempt: Close an attempt, once.
 UPDATE attempt SET ended_at = interlock_now(), end_kind = :end_kind, end_reason = :reason, report = :report
@@ -536,9 +541,14 @@ WHERE lease.host = :host AND lease.state = 'assigned' AND lease.expires_at > int
   AND coalesce(host.generation, '') = :generation
 ORDER BY attempt.assigned_at, lease.id LIMIT :most FOR SHARE OF host FOR NO KEY UPDATE OF lease SKIP LOCKED;
 
--- claim_lease: Turn an assigned lease into a claimed one.
+-- claim_leases (sqlite): Turn assigned leases into claimed ones, by the JSON list of their ids.
 UPDATE lease SET state = 'claimed', expires_at = interlock_now() + :ttl, graced = 0
-WHERE id = :lease AND state = 'assigned' AND expires_at > interlock_now();
+WHERE id IN (SELECT value FROM json_each(:leases)) AND state = 'assigned' AND expires_at > interlock_now() RETURNING id;
+
+-- claim_leases (postgres): The same.
+UPDATE lease SET state = 'claimed', expires_at = interlock_now() + :ttl, graced = 0
+WHERE id IN (SELECT jsonb_array_elements_text(CAST(:leases AS JSONB))) AND state = 'assigned'
+  AND expires_at > interlock_now() RETURNING id;
 
 -- renew_lease: Extend a lease that is still good.
 UPDATE lease SET expires_at = interlock_now() + :ttl, graced = 0
